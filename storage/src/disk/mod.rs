@@ -1,0 +1,3 @@
+//! Disks: the traits that storage is written against, and their two implementations.
+
+pub mod device;

@@ -1,0 +1,2 @@
+//! Tailwater's one binary.
+fn main() {}
