@@ -3,6 +3,7 @@
 use std::fmt;
 use std::io;
 
+use tailwater_wire::client::error::ClientError;
 use tailwater_wire::code::ErrorCode;
 
 /// Exit codes, as scripts rely on them.
@@ -105,6 +106,13 @@ impl Failure {
         }
     }
 
+    /// Said of a line of the input, from 1.
+    #[must_use]
+    pub fn at_line(mut self, number: u64) -> Failure {
+        self.message = self.message.map(|message| format!("line {number}: {message}"));
+        self
+    }
+
     /// With another exit code.
     #[must_use]
     pub fn with_exit(mut self, exit: u8) -> Failure {
@@ -123,6 +131,23 @@ impl Failure {
     #[must_use]
     pub fn exit_code(&self) -> u8 {
         self.exit
+    }
+}
+
+impl From<ClientError> for Failure {
+    fn from(error: ClientError) -> Failure {
+        let code = error.code();
+        let text = error.to_string();
+        // A refusal is one sentence, and need not say first what it is about.
+        let message = match error {
+            ClientError::Refused(refusal) if !refusal.what.contains(": ") => format!("refused: {text}"),
+            _ => text,
+        };
+        Failure {
+            message: Some(message),
+            hint: hint_of(code).map(str::to_owned),
+            exit: code.exit_code(),
+        }
     }
 }
 

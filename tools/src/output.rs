@@ -169,6 +169,15 @@ pub fn time_text(nanos: u64) -> String {
     humantime::format_rfc3339_millis(time).to_string()
 }
 
+/// A time span as people read it: `0`, `340ms`, `15m`.
+#[must_use]
+pub fn millis_text(millis: u64) -> String {
+    match millis {
+        0 => "0".to_owned(),
+        _ => humantime::format_duration(Duration::from_millis(millis)).to_string(),
+    }
+}
+
 /// The table's lines without the spaces at their ends.
 #[must_use]
 pub fn render(table: &Table) -> String {
