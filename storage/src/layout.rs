@@ -12,8 +12,8 @@
 //! ```
 //!
 //! The incarnation is not part of a live topic's path: it stands in every segment's header. So a deletion first
-//! renames the topic's directory, in one step, to a name that no topic can have (a topic's name never begins with a
-//! dot) and only then removes it piece by piece; a re-created topic never meets files of the dead one.
+//! renames the topic's directory, in one step, to a name that no topic can have (a topic's name never begins
+//! with a dot) and only then removes it piece by piece; a re-created topic never meets files of the dead one.
 
 use std::path::{Path, PathBuf};
 
@@ -151,7 +151,8 @@ pub enum PartitionEntry {
     Prepared(u64),
     /// The cursor file of a child.
     Cursor(TopicName),
-    /// An atomic replacement that did not come to its end: may be removed at a start, before anything is written.
+    /// An atomic replacement that did not come to its end: may be removed at a start, before anything is
+    /// written.
     Temporary,
     /// Not ours: left alone.
     Foreign,
@@ -197,7 +198,8 @@ fn parse_hex(text: &str) -> Option<u64> {
     }
 }
 
-/// The place of one cursor file, with the link that it belongs to, so that a proof about another link is noticed.
+/// The place of one cursor file, with the link that it belongs to, so that a proof about another link is
+/// noticed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CursorPath {
     parent: TopicName,

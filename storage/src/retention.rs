@@ -1,4 +1,5 @@
-//! Which of a partition's oldest segments retention removes, decided from their sizes and commit times (SPEC.md D8).
+//! Which of a partition's oldest segments retention removes, decided from their sizes and commit times (SPEC.md
+//! D8).
 //!
 //! Whole sealed segments only, oldest first, never the active one, and no reader is asked.
 
@@ -20,10 +21,10 @@ pub struct SealedSegment {
 
 /// How many of the oldest sealed segments go now.
 ///
-/// A segment goes by age when its newest record was committed more than `retention.millis` before `now`, and by size
-/// as long as the log, `active_bytes` included, is greater than `retention.bytes`. Both work from the oldest on, so what is left
-/// is always one run of offsets. `now` is the owner's clock; while that clock is held (SPEC.md G6) the caller
-/// passes `None`, and nothing goes by age.
+/// A segment goes by age when its newest record was committed more than `retention.millis` before `now`, and by
+/// size as long as the log, `active_bytes` included, is greater than `retention.bytes`. Both work from the
+/// oldest on, so what is left is always one run of offsets. `now` is the owner's clock; while that clock is
+/// held (SPEC.md G6) the caller passes `None`, and nothing goes by age.
 #[must_use]
 pub fn segments_to_remove(
     sealed: &[SealedSegment],

@@ -191,7 +191,8 @@ fn a_named_producer_must_be_opened() {
 
 #[test]
 fn two_names_with_one_hash_do_not_share_an_entry() {
-    // No collision of the hash is known, so one is planted: the entry under the second name's hash bears the first.
+    // No collision of the hash is known, so one is planted: the entry under the second name's hash bears the
+    // first.
     let mut table = DedupTable::new();
     let hash = name_hash("second");
     table.restore_producer(Writer::Named(hash), Some("first"), T0, None);
