@@ -450,7 +450,11 @@ mod tests {
 
     proptest! {
         #[test]
-        fn reads_back_and_never_takes_anything_else(epoch: u64, offset: u64, garbage in prop::collection::vec(any::<u8>(), 0..80)) {
+        fn reads_back_and_never_takes_anything_else(
+            epoch: u64,
+            offset: u64,
+            garbage in prop::collection::vec(any::<u8>(), 0..80),
+        ) {
             let (epoch, next_offset) = (Epoch::from_u64(epoch), Offset(offset));
             let text = encode(epoch, next_offset);
             prop_assert_eq!(decode(text.as_bytes()), CursorFile::Present { epoch, next_offset });

@@ -115,14 +115,19 @@ mod tests {
 
     proptest! {
         #[test]
-        fn removal_is_enough_and_not_more(mut seconds in prop::collection::vec(0u64..100, 0..10), now in 0u64..200,
-                millis in prop::option::of(0u64..100_000), bytes in prop::option::of(0u64..1_200)) {
+        fn removal_is_enough_and_not_more(
+            mut seconds in prop::collection::vec(0u64..100, 0..10),
+            now in 0u64..200,
+            millis in prop::option::of(0u64..100_000),
+            bytes in prop::option::of(0u64..1_200),
+        ) {
             seconds.sort_unstable();
             let segments = sealed(100, &seconds);
             let time = CommitTime::from_millis(now * 1_000);
             let gone = segments_to_remove(&segments, 50, Some(time), Retention { millis, bytes });
             let must_go = |from: usize| {
-                let old = millis.is_some_and(|ms| segments[from].last_commit_time.plus(Delay { millis: ms }) < time);
+                let newest = segments[from].last_commit_time;
+                let old = millis.is_some_and(|millis| newest.plus(Delay { millis }) < time);
                 let big = bytes.is_some_and(|max| 50 + 100 * (segments.len() - from) as u64 > max);
                 old || big
             };

@@ -439,6 +439,23 @@ mod tests {
     }
 
     #[test]
+    fn a_name_belongs_to_its_id() {
+        let mut bytes = golden();
+        let name = HEADER_BYTES + PRODUCER_BYTES;
+        assert_eq!(&bytes[name..name + 4], b"idle");
+        bytes[name] = b'I';
+        assert!(matches!(
+            DedupTable::restore(&bytes),
+            Err(CheckpointError::Inconsistent(_))
+        ));
+        bytes[name] = 0xFF;
+        assert!(matches!(
+            DedupTable::restore(&bytes),
+            Err(CheckpointError::Inconsistent(_))
+        ));
+    }
+
+    #[test]
     fn an_unknown_mark_has_no_content() {
         let mut bytes = golden();
         let flag = bytes.len() - 4;

@@ -100,7 +100,7 @@ fn a_repeat_of_the_last_five_batches_is_answered_with_its_offset() {
             duplicate(100 + n * 10, 110 + n * 10),
         );
     }
-    log.check(random(1), 10, 20, old_duplicate(130)); // too far back: flushed with the oldest known at the latest
+    log.check(random(1), 10, 20, old_duplicate(130)); // too far back: flushed with the oldest known
     log.check(random(1), 65, 70, old_duplicate(170)); // cut differently: no batch of the log begins there
     log.check(random(1), 55, 65, old_duplicate(170));
     log.check(random(1), 65, 75, Verdict::OutOfOrder { expected: 70 });

@@ -338,7 +338,12 @@ mod tests {
 
     proptest! {
         #[test]
-        fn like_a_scan(batches in batches(), interval in 1u32..2_000, offset in 990u64..1_500, time in 40u64..180) {
+        fn like_a_scan(
+            batches in batches(),
+            interval in 1u32..2_000,
+            offset in 990u64..1_500,
+            time in 40u64..180,
+        ) {
             let mut index = SparseIndex::new(interval);
             batches.iter().for_each(|&batch| index.note(batch));
             // From where the index says, a reader finds the batch that a scan of all finds, within the
