@@ -1,1 +1,4 @@
-//! placeholder
+//! A Tailwater node: the engine of shards, partitions, fan-out and metadata.
+#![forbid(unsafe_code)]
+
+pub mod fanout;
