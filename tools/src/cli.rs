@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use clap::{Args, Parser, Subcommand};
 use tailwater_wire::code::ErrorCode;
@@ -199,7 +200,7 @@ pub struct LinkAttach {
     /// Hold every record back for this long (`2s`, `15m`, at most `1y`).
     #[arg(long, value_name = "T", default_value = "0s", value_parser = delay)]
     pub delay: u64,
-    /// Where to start: tail, earliest, offset:N or time:T.
+    /// Where to start: tail, earliest, offset:N or time:T (RFC 3339, or `15m` for that long ago).
     #[arg(long, value_name = "PLACE", default_value = "tail", value_parser = attach_from)]
     pub from: AttachFrom,
     /// Copy only these records: `HEADER=VALUE`, `key^=PREFIX`, or `key=A|B|C`.
@@ -242,7 +243,7 @@ pub struct Consume {
     /// Only this partition.
     #[arg(short, long, value_name = "N", value_parser = partition)]
     pub partition: Option<PartitionId>,
-    /// Where to start: earliest, tail, offset:N or time:T.
+    /// Where to start: earliest, tail, offset:N or time:T (RFC 3339, or `15m` for that long ago).
     #[arg(long, value_name = "PLACE", default_value = "earliest", value_parser = attach_from)]
     pub from: AttachFrom,
     /// Stop after so many records.
@@ -392,12 +393,24 @@ fn rate(text: &str) -> Result<f64, String> {
     }
 }
 
+/// Milliseconds of a duration, rounded up: what is asked for is never less than what is done.
 fn millis(text: &str) -> Result<u64, String> {
-    time::parse_duration_millis(text).map_err(|error| error.to_string())
+    let duration = time::parse_duration(text).map_err(|error| error.to_string())?;
+    u64::try_from(duration.as_nanos().div_ceil(1_000_000)).map_err(|_| "a duration too long".to_owned())
+}
+
+/// A time: RFC 3339, or a duration before now. In nanoseconds since the epoch.
+fn instant(text: &str) -> Result<u64, String> {
+    let Ok(ago) = time::parse_duration(text) else {
+        return time::parse_time(text).map_err(|error| error.to_string());
+    };
+    let since = SystemTime::now().checked_sub(ago).and_then(|at| at.duration_since(UNIX_EPOCH).ok());
+    let nanos = since.and_then(|since| u64::try_from(since.as_nanos()).ok());
+    nanos.ok_or_else(|| "a time before 1970".to_owned())
 }
 
 fn bytes(text: &str) -> Result<u64, String> {
-    time::parse_size_bytes(text).map_err(|error| error.to_string())
+    time::parse_size(text).map_err(|error| error.to_string())
 }
 
 fn delay(text: &str) -> Result<u64, String> {
@@ -424,9 +437,7 @@ fn attach_from(text: &str) -> Result<AttachFrom, String> {
             .parse()
             .map(|offset| AttachFrom::Offset(Offset(offset)))
             .map_err(|_| "an offset is a number from 0".to_owned()),
-        Some(("time", when)) => time::parse_time_nanos(when)
-            .map(AttachFrom::Time)
-            .map_err(|error| error.to_string()),
+        Some(("time", when)) => instant(when).map(AttachFrom::Time),
         _ => Err("a place is tail, earliest, offset:N or time:T".to_owned()),
     }
 }
@@ -521,7 +532,9 @@ mod tests {
         assert_eq!(attach_from("offset:12"), Ok(AttachFrom::Offset(Offset(12))));
         assert_eq!(attach_from("tail"), Ok(AttachFrom::Tail));
         assert!(matches!(attach_from("time:2026-11-30T09:30:00Z"), Ok(AttachFrom::Time(_))));
+        assert!(matches!(attach_from("time:15m"), Ok(AttachFrom::Time(_))));
         assert_eq!(delay("2s"), Ok(2_000));
+        assert_eq!(delay("1us"), Ok(1));
         assert_eq!(delay("1y"), Ok(DELAY_MILLIS_MAX));
         assert_eq!(bytes("64KiB"), Ok(65_536));
     }

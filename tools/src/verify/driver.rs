@@ -337,6 +337,7 @@ impl<'a> Bucket<'a> {
             let (fetched, slab) = read?;
             self.quarantined |= !fetched.quarantined.is_empty();
             let before = self.compared();
+            let (asked, slab_is_empty) = (next, slab.is_empty());
             self.take(&child, next, slab).await?;
             let after = self.compared();
             progress(after);
@@ -346,6 +347,9 @@ impl<'a> Bucket<'a> {
                 patience.progressed();
             }
             if next < goal {
+                if slab_is_empty && next == asked {
+                    return Err(corrupt(&child, next, "the node has nothing below its high-water mark"));
+                }
                 continue;
             }
             patience.begin();
