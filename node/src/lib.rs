@@ -1,1 +1,6 @@
-//! placeholder
+//! A Tailwater node.
+#![deny(unsafe_code)]
+
+pub mod clock;
+pub mod config;
+pub mod telemetry;
