@@ -3,3 +3,4 @@
 pub mod device;
 pub mod latch;
 pub mod memory;
+pub mod uring;
