@@ -4,7 +4,7 @@ use std::fs;
 use std::io::{ErrorKind, Write};
 use std::path::Path;
 
-use crate::disk::device::{DirEntry, DiskResult};
+use crate::disk::device::{DirEntry, DiskError, DiskErrorKind, DiskResult};
 use crate::disk::uring::errno::from_std;
 
 pub(super) fn read_small(path: &Path) -> DiskResult<Option<Vec<u8>>> {
@@ -49,6 +49,14 @@ pub(super) fn create_dir_all(path: &Path) -> DiskResult<()> {
         match fs::create_dir(dir) {
             // Another shard was faster; it also flushes the parent, but perhaps not before we return.
             Err(error) if error.kind() == ErrorKind::AlreadyExists && dir.is_dir() => {}
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => {
+                return Err(DiskError {
+                    op: "create directory",
+                    path: dir.into(),
+                    kind: DiskErrorKind::Io, // `AlreadyExists` is kept for `OpenMode::CreateNew`
+                    detail: "not a directory".into(),
+                });
+            }
             Err(error) => return Err(from_std("create directory", dir, &error)),
             Ok(()) => {}
         }

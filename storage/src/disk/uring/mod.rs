@@ -10,3 +10,6 @@ mod self_test;
 mod zeros;
 
 pub use handle::{UringBuf, UringDisk, UringFile, UringShared};
+
+#[cfg(test)]
+mod traps;
