@@ -302,14 +302,12 @@ async fn a_dropped_batch_still_happens<D: Disk>(disk: D, dir: PathBuf) {
     assert_eq!(whole::<D>(&file).await, bytes.repeat(16));
 }
 
-/// Waits, for at most some seconds of disk time, until a file that is being written has a length and stays readable.
+/// Waits, for at most some seconds of disk time, until this many bytes have been written.
 async fn settled<D: Disk>(file: &D::File, len: u64) {
     for _ in 0..10_000 {
-        if file.len().await.unwrap() >= len {
-            let bytes = file.read_at(0, len as usize).await.unwrap();
-            if bytes.chunks(BLOCK).all(|block| block.iter().any(|b| *b != 0)) {
-                return;
-            }
+        let bytes = file.read_at(0, len as usize).await.unwrap();
+        if bytes.len() as u64 == len && bytes.chunks(BLOCK).all(|block| block.iter().any(|b| *b != 0)) {
+            return;
         }
     }
     panic!("{len} bytes never arrived");
@@ -456,10 +454,18 @@ async fn an_open_file_outlives_its_name<D: Disk>(disk: D, dir: PathBuf) {
         2 * BLOCK,
         "the handle follows the file"
     );
+    create(&disk, &path).await;
+    assert_eq!(
+        file.len().await.unwrap(),
+        2 * B,
+        "not the length of the file that has its old name"
+    );
     disk.remove_file(&moved).await.unwrap();
     disk.sync_dir(&dir).await.unwrap();
     write::<D>(&file, 0, &pattern(3, BLOCK)).await;
     file.sync().await.unwrap();
+    file.prepare(2 * B, 3 * B).await.unwrap();
+    assert_eq!(file.len().await.unwrap(), 3 * B);
     assert_eq!(file.read_at(0, BLOCK).await.unwrap(), pattern(3, BLOCK));
     refused(disk.open(&moved, OpenMode::Read).await, DiskErrorKind::NotFound);
 }

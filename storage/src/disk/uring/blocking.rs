@@ -2,10 +2,47 @@
 
 use std::fs;
 use std::io::{ErrorKind, Write};
-use std::path::Path;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
 
-use crate::disk::device::{DirEntry, DiskError, DiskErrorKind, DiskResult};
+use crate::disk::device::{DirEntry, DiskError, DiskErrorKind, DiskResult, OpenMode};
 use crate::disk::uring::errno::from_std;
+
+/// The number of the device under a filesystem.
+pub(super) type Device = u64;
+
+/// Opens or creates a file on a device; one on another device is refused, before its first read can mislead glommio's
+/// probe (see `self_test`).
+pub(super) fn open(path: &Path, mode: OpenMode, device: Device) -> DiskResult<fs::File> {
+    let is_new = mode == OpenMode::CreateNew;
+    let op = if is_new { "create" } else { "open" };
+    let mut options = fs::OpenOptions::new();
+    options
+        .read(true)
+        .write(mode != OpenMode::Read)
+        .create_new(is_new);
+    let opened = options.open(path).and_then(|file| Ok((file.metadata()?, file)));
+    let (found, file) = opened.map_err(|error| from_std(op, path, &error))?;
+    let refused = if found.is_dir() {
+        "is a directory"
+    } else if found.dev() != device {
+        "is not on the device that was tested at start"
+    } else {
+        return Ok(file);
+    };
+    Err(DiskError {
+        op,
+        path: path.into(),
+        kind: DiskErrorKind::Io,
+        detail: refused.into(),
+    })
+}
+
+/// A name under which an open file is found whatever became of its path: glommio lends no descriptor that is safe to use.
+pub(super) fn name_of(file: &impl AsRawFd) -> PathBuf {
+    format!("/proc/self/fd/{}", file.as_raw_fd()).into()
+}
 
 pub(super) fn read_small(path: &Path) -> DiskResult<Option<Vec<u8>>> {
     match fs::read(path) {

@@ -13,12 +13,10 @@ use bytes::Bytes;
 use glommio::io::{DmaBuffer, DmaFile, OpenOptions, ReadResult};
 use send_wrapper::SendWrapper;
 
-use crate::disk::device::{
-    BLOCK, DirEntry, Disk, DiskError, DiskErrorKind, DiskResult, File, OpenMode, WriteOp,
-};
-use crate::disk::uring::blocking;
+use crate::disk::device::{BLOCK, DirEntry, Disk, DiskError, DiskResult, File, OpenMode, WriteOp};
+use crate::disk::uring::blocking::{self, Device};
 use crate::disk::uring::errno::{from_glommio, from_std, misuse};
-use crate::disk::uring::self_test::{self, Device};
+use crate::disk::uring::self_test;
 use crate::disk::uring::task::{self, Answer};
 use crate::disk::uring::zeros::{self, DeviceZeros};
 
@@ -31,7 +29,6 @@ pub struct UringDisk {
 #[derive(Debug)]
 struct Shared {
     tested: Device,
-    tested_dir: PathBuf,
     by_device: DeviceZeros,
 }
 
@@ -41,13 +38,11 @@ impl UringDisk {
     /// Must run on a glommio executor before any other file is opened there (see `self_test`). Fails when the filesystem
     /// refuses direct I/O, cannot be written, or reads back something else than was written.
     pub async fn start(self_test_dir: &Path) -> DiskResult<Self> {
-        let tested_dir = self_test_dir.to_path_buf();
-        let dir = tested_dir.clone();
+        let dir = self_test_dir.to_path_buf();
         let tested = task::start(async move { self_test::run(&dir).await }).await?;
         Ok(Self {
             shared: Rc::new(Shared {
                 tested,
-                tested_dir,
                 by_device: DeviceZeros::default(),
             }),
         })
@@ -176,31 +171,16 @@ impl Disk for UringDisk {
     async fn open(&self, path: &Path, mode: OpenMode) -> DiskResult<UringFile> {
         let (disk, path) = (self.shared.clone(), path.to_path_buf());
         let opened = task::start(async move {
+            let (found, device) = (path.clone(), disk.tested);
+            let found = glommio::executor()
+                .spawn_blocking(move || blocking::open(&found, mode, device))
+                .await?;
             let writable = mode != OpenMode::Read;
-            let op = if mode == OpenMode::CreateNew {
-                "create"
-            } else {
-                "open"
-            };
-            let mut options = OpenOptions::new();
-            options
-                .read(true)
-                .write(writable)
-                .create_new(mode == OpenMode::CreateNew);
-            let file = options
-                .dma_open(&path)
-                .await
-                .map_err(|error| from_glommio(op, &path, error))?;
-            if (file.dev_major(), file.dev_minor()) != disk.tested {
-                let dir = disk.tested_dir.display();
-                let detail = format!("not on the device of {dir}, which alone was tested at start");
-                return Err(DiskError {
-                    op,
-                    path,
-                    kind: DiskErrorKind::Io,
-                    detail,
-                });
-            }
+            // By its descriptor, not its name: glommio asks for the filesystem under a name a second time, and panics
+            // when a rename or a removal came in between.
+            let same = blocking::name_of(&found);
+            let file = OpenOptions::new().read(true).write(writable).dma_open(same).await;
+            let file = file.map_err(|error| from_glommio("open", &path, error))?;
             Ok(OpenFile {
                 file,
                 path,
@@ -317,9 +297,11 @@ impl File for UringFile {
     }
 
     async fn len(&self) -> DiskResult<u64> {
-        self.open
-            .step("read", |open| async move { open.file.file_size().await })
-            .await
+        // glommio would ask for the file that has the name now. An open file's metadata is in memory: this does not block.
+        let found = std::fs::metadata(blocking::name_of(&self.open.file));
+        found
+            .map(|found| found.len())
+            .map_err(|error| from_std("read", &self.open.path, &error))
     }
 
     async fn set_len(&self, len: u64) -> DiskResult<()> {

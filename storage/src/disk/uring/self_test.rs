@@ -7,18 +7,16 @@
 
 use std::fs;
 use std::io::Write;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use glommio::io::DmaFile;
 
 use crate::disk::device::{BLOCK, DiskError, DiskErrorKind, DiskResult};
-use crate::disk::uring::blocking;
+use crate::disk::uring::blocking::{self, Device};
 use crate::disk::uring::errno::{from_glommio, from_std};
 
 const OP: &str = "self-test";
-
-/// A device's number, as the kernel splits it.
-pub(super) type Device = (u32, u32);
 
 /// Tests the device under a directory, and says which it is.
 pub(super) async fn run(dir: &Path) -> DiskResult<Device> {
@@ -27,7 +25,7 @@ pub(super) async fn run(dir: &Path) -> DiskResult<Device> {
     let path = dir.join(name);
     let pattern: Vec<u8> = (0..BLOCK).map(|n| (n % 251) as u8 ^ (n / 251) as u8).collect();
     let (written, bytes) = (path.clone(), pattern.clone());
-    glommio::executor()
+    let device = glommio::executor()
         .spawn_blocking(move || write(&written, &bytes))
         .await?;
     let found = read_back(&path).await;
@@ -35,7 +33,7 @@ pub(super) async fn run(dir: &Path) -> DiskResult<Device> {
     glommio::executor()
         .spawn_blocking(move || blocking::remove_file(&removed))
         .await?;
-    let (device, found) = found?;
+    let found = found?;
     if found != pattern {
         let detail = format!("{} bytes read back differ from those written", found.len());
         return Err(DiskError {
@@ -48,15 +46,16 @@ pub(super) async fn run(dir: &Path) -> DiskResult<Device> {
     Ok(device)
 }
 
-fn write(path: &Path, bytes: &[u8]) -> DiskResult<()> {
+fn write(path: &Path, bytes: &[u8]) -> DiskResult<Device> {
     let written = fs::File::create(path).and_then(|mut file| {
         file.write_all(bytes)?;
-        file.sync_all()
+        file.sync_all()?;
+        Ok(file.metadata()?.dev())
     });
     written.map_err(|error| from_std(OP, path, &error))
 }
 
-async fn read_back(path: &Path) -> DiskResult<(Device, Vec<u8>)> {
+async fn read_back(path: &Path) -> DiskResult<Vec<u8>> {
     let file = DmaFile::open(path).await.map_err(|error| {
         let mut error = from_glommio(OP, path, error);
         if error.kind == DiskErrorKind::Io {
@@ -64,10 +63,9 @@ async fn read_back(path: &Path) -> DiskResult<(Device, Vec<u8>)> {
         }
         error
     })?;
-    let device = (file.dev_major(), file.dev_minor());
     let bytes = file.read_at_aligned(0, BLOCK).await.map(|read| read.to_vec());
     file.close()
         .await
         .map_err(|error| from_glommio(OP, path, error))?;
-    Ok((device, bytes.map_err(|error| from_glommio(OP, path, error))?))
+    bytes.map_err(|error| from_glommio(OP, path, error))
 }

@@ -2,12 +2,13 @@
 
 use std::cell::Cell;
 use std::fs;
-use std::os::fd::AsRawFd;
 use std::rc::Rc;
 
 use glommio::io::DmaFile;
 use rustix::fs::{FallocateFlags, fallocate};
 use rustix::io::Errno;
+
+use crate::disk::uring::blocking::name_of;
 
 /// The most that is written at once.
 const CHUNK_BYTES: u64 = 1 << 20;
@@ -40,8 +41,7 @@ pub(super) async fn fill(
 
 /// Returns whether the device did it.
 async fn ask_device(file: &DmaFile, from: u64, to: u64, by_device: &DeviceZeros) -> std::io::Result<bool> {
-    // glommio lends no descriptor that is safe to use elsewhere, so the same file is opened once more.
-    let descriptor = format!("/proc/self/fd/{}", file.as_raw_fd());
+    let descriptor = name_of(file);
     let call = move || -> std::io::Result<()> {
         let same = fs::OpenOptions::new().write(true).open(descriptor)?;
         Ok(fallocate(&same, WRITE_ZEROES, from, to - from)?)
