@@ -21,3 +21,4 @@ pub mod store;
 pub mod watchdog;
 
 pub mod handle;
+pub mod proof;
