@@ -8,10 +8,9 @@ use std::rc::Rc;
 use bytes::Bytes;
 
 use tailwater_wire::code::{ErrorCode, Refusal};
-use tailwater_wire::ids::{TopicName, Writer};
-use tailwater_wire::limits::PRODUCER_NAME_BYTES_MAX;
+use tailwater_wire::ids::TopicName;
 use tailwater_wire::message::{
-    FetchRequest, FindOffset, OpenProducer, ProducerKey, ProducerOpened, ProduceRequest, Reply, Request, Welcome,
+    FetchRequest, FindOffset, OpenProducer, ProducerOpened, ProduceRequest, Reply, Request, Welcome,
 };
 
 use crate::control::request::ControlRequest;
@@ -20,6 +19,7 @@ use crate::ingress::connection::{Connection, InFlight};
 use crate::partition::commit;
 use crate::partition::fetch;
 use crate::partition::owner::Partitions;
+use crate::partition::refusal;
 
 /// Who the node is, as clients are told.
 #[derive(Debug, Clone)]
@@ -109,7 +109,8 @@ impl Dispatch {
                 self.answer(&connection, correlation, self.list_links(parent.as_ref()));
             }
             Request::OpenProducer(request) => {
-                self.answer(&connection, correlation, self.open_producer(request));
+                let this = Rc::clone(self);
+                self.later(connection, place, correlation, async move { this.open_producer(request).await });
             }
         }
     }
@@ -132,7 +133,7 @@ impl Dispatch {
                 let partitions = Rc::clone(&self.partitions);
                 self.later(connection, place, correlation, async move {
                     let settled = commit::settle(&partitions, accepted).await;
-                    settled.map(Reply::Produced).map_err(|error| commit::commit_refusal(&partition, &error))
+                    settled.map(Reply::Produced).map_err(|error| refusal::commit(&partition, &error))
                 });
             }
         }
@@ -190,19 +191,16 @@ impl Dispatch {
         Ok(Reply::Links(self.reconciler.link_status(parent)))
     }
 
-    fn open_producer(&self, request: OpenProducer) -> Result<Reply, Refusal> {
+    async fn open_producer(&self, request: OpenProducer) -> Result<Reply, Refusal> {
         let partition = self.partitions.find(&request.topic, Some(request.incarnation), request.partition)?;
-        let (writer, name) = match request.producer {
-            ProducerKey::Random(id) => (Writer::Random(id), None),
-            ProducerKey::Named(name) if name.is_empty() || name.len() > PRODUCER_NAME_BYTES_MAX => {
-                let what = format!("a producer's name has 1 to {PRODUCER_NAME_BYTES_MAX} bytes, this one {}", name.len());
-                return Err(Refusal::new(ErrorCode::InvalidRequest, what));
-            }
-            ProducerKey::Named(name) => (Writer::Named(tailwater_storage::dedup::name_hash(&name)), Some(name)),
-        };
-        let opened = partition.log.open_producer(writer, name.as_deref(), self.partitions.clock().now());
-        let last_sequence = opened.map_err(|error| commit::append_refusal(&partition, &error))?;
-        Ok(Reply::ProducerOpened(ProducerOpened { writer, last_sequence, lineage: partition.log.lineage() }))
+        let (log, now) = (&partition.log, self.partitions.clock().now());
+        let opened = log.open_producer(&request.producer, now).map_err(|error| refusal::producer(&partition, &error))?;
+        if let Some(end) = opened.unflushed_until {
+            // The sequence is told only when a crash cannot take it back.
+            log.committed(end).await.map_err(|error| refusal::commit(&partition, &error))?;
+        }
+        let (writer, last_sequence) = (opened.writer, opened.last_sequence);
+        Ok(Reply::ProducerOpened(ProducerOpened { writer, last_sequence, lineage: log.lineage() }))
     }
 
     async fn change(&self, request: Request) -> Result<Reply, Refusal> {

@@ -3,12 +3,14 @@
 //! `accept` decides at once and in order of arrival; `settle` waits for the flush. Cursors take the same way as
 //! producers (SPEC.md F2).
 
+use std::future::Future;
+use std::pin::Pin;
 use std::rc::Rc;
 
 use bytes::Bytes;
 
 use tailwater_storage::error::{AppendError, CommitError};
-use tailwater_storage::log::Appended;
+use tailwater_storage::log::options::Appended;
 use tailwater_wire::batch::header::BatchKind;
 use tailwater_wire::batch::view::{BatchError, BatchView};
 use tailwater_wire::code::{ErrorCode, Refusal};
@@ -17,11 +19,14 @@ use tailwater_wire::message::Produced;
 
 use crate::clock::system::elapsed_since_boot;
 use crate::partition::owner::{Partition, Partitions};
+use crate::partition::refusal;
 
 /// A batch that has its place in the log and waits for the flush.
 pub struct Accepted {
     partition: Rc<Partition>,
     appended: Appended,
+    /// Asked for in the same breath as the append: a batch that is taken back frees its offsets for others.
+    committed: Pin<Box<dyn Future<Output = Result<(), CommitError>>>>,
     arrived_ns: u64,
 }
 
@@ -44,12 +49,10 @@ pub fn accept(partitions: &Partitions, partition: &Rc<Partition>, payload: Bytes
         let what = "only the fan-out engine writes batches with an origin, and only the node writes control batches";
         return Err(Refusal::new(ErrorCode::InvalidRequest, what));
     }
-    append(partitions, partition, &view, payload.clone(), None)
-        .map_err(|error| append_refusal(partition, &error))
+    append(partitions, partition, &view, payload.clone(), None).map_err(|error| refusal::append(partition, &error))
 }
 
-/// Gives a child batch of a cursor its place. `floor` is where the link was attached: the watermark of a child
-/// partition that has nothing of this origin yet.
+/// Gives a child batch of a cursor its place. A child partition that has nothing of this origin yet has the watermark 0.
 ///
 /// # Errors
 /// [`AppendError`], among them `Expected` with the watermark that the child has.
@@ -57,10 +60,9 @@ pub fn accept_copy(
     partitions: &Partitions,
     partition: &Rc<Partition>,
     batch: Bytes,
-    floor: Offset,
 ) -> Result<Accepted, AppendError> {
     let view = BatchView::parse(&batch).expect("the cursor builds sound batches");
-    append(partitions, partition, &view, batch.clone(), Some(floor))
+    append(partitions, partition, &view, batch.clone(), Some(Offset::ZERO))
 }
 
 fn append(
@@ -71,14 +73,15 @@ fn append(
     floor: Option<Offset>,
 ) -> Result<Accepted, AppendError> {
     let arrived_ns = elapsed_since_boot().as_nanos() as u64;
-    let appended = partition.log.append(view, bytes, partitions.clock().now(), floor)?;
+    let appended = partition.log.append(bytes, view, partitions.clock().now(), floor)?;
+    let committed = Box::pin(partition.log.committed(appended.end));
     if !appended.duplicate {
         let counters = partitions.counters();
         counters.batches.add(1);
         counters.records.add(view.len() as u64);
         partitions.mark_dirty(partition);
     }
-    Ok(Accepted { partition: Rc::clone(partition), appended, arrived_ns })
+    Ok(Accepted { partition: Rc::clone(partition), appended, committed, arrived_ns })
 }
 
 /// Waits until the batch is durable, as the topic understands it.
@@ -86,8 +89,8 @@ fn append(
 /// # Errors
 /// [`CommitError`]: the flush failed, and nobody can say whether the batch survives.
 pub async fn settle(partitions: &Partitions, accepted: Accepted) -> Result<Produced, CommitError> {
-    let Accepted { partition, appended, arrived_ns } = accepted;
-    partition.log.committed(appended.end).await?;
+    let Accepted { partition, appended, committed, arrived_ns } = accepted;
+    committed.await?;
     let took_ns = elapsed_since_boot().as_nanos() as u64 - arrived_ns;
     partitions.counters().append.record(took_ns);
     Ok(Produced {
@@ -99,20 +102,23 @@ pub async fn settle(partitions: &Partitions, accepted: Accepted) -> Result<Produ
     })
 }
 
+/// Waits until a child batch is flushed, also in a `written` topic. Says whether it had been there before.
+///
+/// # Errors
+/// [`CommitError`], as for [`settle`].
+pub async fn settle_flushed(accepted: Accepted) -> Result<bool, CommitError> {
+    let Accepted { partition, appended, committed, .. } = accepted;
+    committed.await?;
+    if partition.log.flushed() < appended.end {
+        partition.log.flushed_beyond(Offset(appended.end.0 - 1)).await;
+    }
+    if partition.log.flushed() < appended.end {
+        return Err(partition.log.latched().map_or(CommitError::Closed, CommitError::OutcomeUnknown));
+    }
+    Ok(appended.duplicate)
+}
+
 fn corrupt(partition: &Partition, error: &BatchError) -> Refusal {
     let what = format!("the batch for partition {} of `{}` is damaged: {error}", partition.id, partition.topic);
     Refusal::new(ErrorCode::CorruptBatch, what)
-}
-
-/// A refused append in words for the client.
-#[must_use]
-pub fn append_refusal(partition: &Partition, error: &AppendError) -> Refusal {
-    Refusal::new(error.code(), format!("partition {} of `{}`: {error}", partition.id, partition.topic))
-}
-
-/// A failed commit in words for the client.
-#[must_use]
-pub fn commit_refusal(partition: &Partition, error: &CommitError) -> Refusal {
-    let what = format!("partition {} of `{}`: {error}", partition.id, partition.topic);
-    Refusal::new(ErrorCode::OutcomeUnknown, what)
 }

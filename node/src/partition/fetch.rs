@@ -1,19 +1,19 @@
 //! The way of records out of a partition: slabs as they lie on disk, and the long wait at the tail.
 
+use std::future::Future;
 use std::rc::Rc;
 use std::time::Duration;
 
 use bytes::Bytes;
 
-use tailwater_storage::error::ReadError;
-use tailwater_storage::log::ReadLimits;
-use tailwater_storage::slab::Slab;
+use tailwater_storage::slab::{ReadLimits, Slab};
 use tailwater_wire::code::{ErrorCode, Refusal};
-use tailwater_wire::ids::{CommitTime, Offset};
+use tailwater_wire::ids::CommitTime;
 use tailwater_wire::limits::{FETCH_BYTES_MAX, FETCH_WAIT_MILLIS_MAX};
-use tailwater_wire::message::{Fetched, FindOffset, FetchRequest, FoundOffset, Place};
+use tailwater_wire::message::{Fetched, FetchRequest, FindOffset, FoundOffset, Place};
 
 use crate::partition::owner::{Partition, Partitions};
+use crate::partition::refusal;
 
 /// What a fetch found: the typed part of the reply, and the batches as they lie on disk.
 pub struct FetchedSlab {
@@ -46,10 +46,10 @@ pub async fn fetch(
         bytes_max: (request.bytes_max as usize).clamp(1, FETCH_BYTES_MAX),
         ..ReadLimits::default()
     };
-    let mut slab = read(partitions, partition, request.from, limits.clone()).await?;
-    if slab.runs.is_empty() && slab.next == request.from && request.wait_millis > 0 {
+    let mut slab = read(partitions, partition, request.from, limits).await?;
+    if slab.runs.is_empty() && slab.next_offset == request.from && request.wait_millis > 0 {
         let wait = Duration::from_millis(u64::from(request.wait_millis).min(FETCH_WAIT_MILLIS_MAX));
-        wait_beyond(partition, request.from, wait).await;
+        at_most(wait, partition.log.beyond(request.from)).await;
         slab = read(partitions, partition, request.from, limits).await?;
     }
     let reply = Fetched {
@@ -57,19 +57,20 @@ pub async fn fetch(
         lineage: log.lineage(),
         log_start: log.log_start(),
         high_water_mark: log.high_water_mark(),
-        next: slab.next,
-        quarantined: slab.quarantined,
+        next: slab.next_offset,
+        quarantined: slab.quarantined.iter().map(|range| (range.start, range.end)).collect(),
     };
     Ok(FetchedSlab { reply, runs: slab.runs })
 }
 
-/// Waits until a partition has something committed at or above an offset, at most so long. Says whether it has.
-pub async fn wait_beyond(partition: &Partition, offset: Offset, wait: Duration) -> bool {
-    let beyond = async {
-        partition.log.beyond(offset).await;
+/// Waits for something that may not come, at most so long. Only for waits of this shard's own: an operation of the
+/// kernel must not be dropped half-way.
+pub async fn at_most(wait: Duration, wanted: impl Future<Output = ()>) {
+    let wanted = async {
+        wanted.await;
         Ok(())
     };
-    glommio::timer::timeout(wait, beyond).await.is_ok()
+    let _in_time_or_not = glommio::timer::timeout(wait, wanted).await;
 }
 
 async fn read(
@@ -78,7 +79,7 @@ async fn read(
     from: Offset,
     limits: ReadLimits,
 ) -> Result<Slab, Refusal> {
-    let slab = partition.log.read(from, limits).await.map_err(|error| refusal(partition, &error))?;
+    let slab = partition.log.read(from, limits).await.map_err(|error| refusal::read(partition, &error))?;
     partitions.counters().corrupt_batches.add(slab.quarantined.len() as u64);
     Ok(slab)
 }
@@ -92,7 +93,7 @@ pub async fn find_offset(partition: &Partition, request: &FindOffset) -> Result<
     let offset = match request.at {
         Place::Earliest => log.log_start(),
         Place::Tail => log.high_water_mark(),
-        Place::Time(at) => log.find_time(CommitTime(at)).await.map_err(|error| refusal(partition, &error))?,
+        Place::Time(at) => log.find_time(CommitTime(at)).await.map_err(|error| refusal::read(partition, &error))?,
     };
     Ok(FoundOffset {
         offset,
@@ -101,10 +102,4 @@ pub async fn find_offset(partition: &Partition, request: &FindOffset) -> Result<
         incarnation: partition.incarnation,
         lineage: log.lineage(),
     })
-}
-
-/// A refused read in words for the client.
-#[must_use]
-pub fn refusal(partition: &Partition, error: &ReadError) -> Refusal {
-    Refusal::new(error.code(), format!("partition {} of `{}`: {error}", partition.id, partition.topic))
 }

@@ -4,7 +4,7 @@
 use std::rc::Rc;
 use std::time::Duration;
 
-use tailwater_storage::group_commit::commit_round;
+use tailwater_storage::log::round::commit_round_timed;
 
 use crate::clock::system::elapsed_since_boot;
 use crate::partition::owner::{Partition, Partitions};
@@ -20,20 +20,15 @@ pub async fn commit_loop(partitions: Rc<Partitions>) {
     loop {
         let dirty = partitions.take_dirty().await;
         let logs: Vec<_> = dirty.iter().map(|partition| Rc::clone(&partition.log)).collect();
-        let started = elapsed_since_boot();
-        let clock = *partitions.clock();
-        let outcome = commit_round(partitions.disk(), &logs, clock.now(), &|| elapsed_since_boot()).await;
+        let now = partitions.clock().now();
+        let outcome = commit_round_timed(partitions.disk(), &logs, now, &elapsed_since_boot).await;
         let counters = partitions.counters();
         counters.log_bytes.add(outcome.bytes);
-        if let Some(sync) = outcome.sync_took {
-            counters.fsync.record(sync.as_nanos() as u64);
+        counters.latched.add(outcome.latched as u64);
+        if outcome.partitions > 0 {
+            counters.fsync.record(outcome.flush_time.as_nanos() as u64);
         }
-        if let Some(error) = &outcome.latched {
-            counters.latched.add(outcome.latched_partitions as u64);
-            let took_us = (elapsed_since_boot() - started).as_micros() as u64;
-            tracing::error!(%error, partitions = outcome.latched_partitions, took_us, "a write or flush failed: partitions are read-only until the node is restarted");
-        }
-        for partition in dirty.iter().filter(|partition| partition.log.has_pending()) {
+        for partition in dirty.iter().filter(|partition| partition.log.needs_round()) {
             partitions.mark_dirty(partition);
         }
     }
@@ -58,13 +53,13 @@ async fn upkeep(partitions: &Partitions, partition: &Rc<Partition>, retention: b
         tracing::warn!(%error, "cannot prepare a segment for {}", describe());
     }
     if log.needs_frontier(now) {
-        log.push_frontier(now);
+        log.push_frontier();
         partitions.mark_dirty(partition);
     }
     if retention {
         match log.apply_retention(now, partition.retention.get()).await {
             Ok(removed) => removed.iter().for_each(|segment| {
-                tracing::info!(base = segment.base.0, end = segment.end.0, "retention removed a segment of {}", describe());
+                tracing::info!(from = segment.offsets.start.0, to = segment.offsets.end.0, bytes = segment.bytes, "retention removed a segment of {}", describe());
             }),
             Err(error) => tracing::warn!(%error, "retention failed on {}", describe()),
         }

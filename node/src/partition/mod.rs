@@ -5,3 +5,4 @@ pub mod owner;
 pub mod commit;
 pub mod group;
 pub mod fetch;
+pub mod refusal;

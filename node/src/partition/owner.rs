@@ -11,7 +11,9 @@ use tailwater_storage::disk::uring::UringDisk;
 use tailwater_storage::error::OpenError;
 use tailwater_storage::layout;
 use tailwater_storage::proof::TopicGone;
-use tailwater_storage::log::{LogIdentity, LogOptions, PartitionLog};
+use tailwater_storage::log::PartitionLog;
+use tailwater_storage::log::options::{LogIdentity, LogOptions};
+use tailwater_storage::tail_cache::{SharedTailCache, TailCache};
 use tailwater_wire::code::{ErrorCode, Refusal};
 use tailwater_wire::ids::{Incarnation, PartitionId, TopicName};
 use tailwater_wire::meta::{Durability, Retention, Topic};
@@ -48,6 +50,7 @@ pub struct Partitions {
     clock: SystemClock,
     random: Rc<dyn Fn() -> u64>,
     counters: Arc<ShardCounters>,
+    tail_cache: SharedTailCache,
     topics: RefCell<BTreeMap<TopicName, OpenTopic>>,
     dirty: RefCell<Vec<Rc<Partition>>>,
     commit: Signal,
@@ -175,6 +178,7 @@ impl Partitions {
             durability: topic.spec.durability,
             segment_bytes_first: self.config.segment_bytes_first,
             segment_bytes_max: self.config.segment_bytes_max,
+            tail_cache: SharedTailCache::clone(&self.tail_cache),
             ..LogOptions::default()
         };
         let dir = layout::partition_dir(&self.data, &name, id);
