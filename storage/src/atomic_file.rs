@@ -1,8 +1,8 @@
 //! Replaces a small file in one step: whoever opens it finds the old content whole or the new content whole.
 //!
-//! Write and fsync a temporary sibling, rename it over the file, fsync the directory. Without the first fsync a power
-//! cut may leave the new name on an empty file; without the last one it may bring the old file back, after the
-//! caller was told of the new one.
+//! Write and fsync a temporary sibling, rename it over the file, fsync the directory. Without the first fsync a
+//! power cut may leave the new name on an empty file; without the last one it may bring the old file back,
+//! after the caller was told of the new one.
 
 use std::path::Path;
 
@@ -18,17 +18,17 @@ pub enum ReplaceError {
     /// The rename failed: the old content stands.
     #[error("the new content could not be given its name")]
     Rename(#[source] DiskError),
-    /// The directory could not be flushed: readers see the new content, and a power cut may bring the old one back. A later
-    /// flush that succeeds does not prove this rename; only a whole new replacement does.
+    /// The directory could not be flushed: readers see the new content, and a power cut may bring the old one
+    /// back. A later flush that succeeds does not prove this rename; only a whole new replacement does.
     #[error("the new name could not be made durable")]
     SyncDir(#[source] DiskError),
 }
 
 /// Replaces the file at `path` with `bytes`, or creates it. When this returns `Ok`, the new content is durable.
 ///
-/// `unique` must differ from that of every other replacement of this file that may be under way, of an abandoned one too:
-/// a counter of the shard will do. Temporary files that a crash leaves behind are known by their name
-/// (`layout::PartitionEntry::Temporary`).
+/// `unique` must differ from that of every other replacement of this file that may be under way, of an
+/// abandoned one too: a counter of the shard will do. Temporary files that a crash leaves behind are known by
+/// their name (`layout::PartitionEntry::Temporary`).
 ///
 /// # Errors
 /// [`ReplaceError`] names the step, and with it what a reader finds now.

@@ -1,8 +1,9 @@
-//! A cursor's durable position: one small JSON file per parent partition and child, replaced whole (SPEC.md F5, F7).
+//! A cursor's durable position: one small JSON file per parent partition and child, replaced whole (SPEC.md F5,
+//! F7).
 //!
-//! The content is exactly `{"epoch":"67953471cc57a32a","next_offset":98332}`, in this spelling; a file that says anything
-//! else is damaged, and a damaged file is treated like none: the cursor starts only with the leader's confirmation. The file
-//! may lag behind the children and never leads them.
+//! The content is exactly `{"epoch":"67953471cc57a32a","next_offset":98332}`, in this spelling; a file that
+//! says anything else is damaged, and a damaged file is treated like none: the cursor starts only with the
+//! leader's confirmation. The file may lag behind the children and never leads them.
 
 use tailwater_wire::ids::{Epoch, Offset};
 
@@ -42,6 +43,9 @@ pub enum CursorFileError {
     /// The file is absent, damaged or of another epoch: only the leader's confirmation allows to write it.
     #[error("the cursor file is not of this epoch: {0:?}")]
     NotOwnEpoch(CursorFile),
+    /// The file is not what it was before the leader was asked: begin again, with a new confirmation.
+    #[error("the cursor file has changed since the leader was asked: {0:?}")]
+    Changed(CursorFile),
     /// The file stands further on in the same epoch.
     #[error("the cursor file stands at {0} already")]
     WouldGoBack(Offset),
@@ -67,6 +71,9 @@ pub async fn read<D: Disk>(disk: &D, at: &CursorPath) -> DiskResult<CursorFile> 
 
 /// Writes the file of a cursor that starts: where there is none, a damaged one or one of another epoch.
 ///
+/// `seen` is what [`read`] said before the leader was asked. If the file says something else by now, another
+/// cursor has been there since, and the proof may be older than that cursor's link.
+///
 /// # Errors
 /// [`CursorFileError`]; without [`LeaderConfirmed`] of this very epoch nothing is touched.
 pub async fn start<D: Disk>(
@@ -75,6 +82,7 @@ pub async fn start<D: Disk>(
     unique: u64,
     epoch: Epoch,
     next_offset: Offset,
+    seen: &CursorFile,
     proof: &LeaderConfirmed,
 ) -> Result<(), CursorFileError> {
     if !proof.is_about(at.parent(), at.child()) {
@@ -83,12 +91,15 @@ pub async fn start<D: Disk>(
     if proof.current() != Some(epoch) {
         return Err(CursorFileError::NotConfirmed);
     }
-    match read(disk, at).await.map_err(CursorFileError::Read)? {
-        CursorFile::Present {
-            epoch: found,
-            next_offset: there,
-        } if found == epoch && there > next_offset => return Err(CursorFileError::WouldGoBack(there)),
-        CursorFile::Present { .. } | CursorFile::Absent | CursorFile::Damaged(_) => {}
+    let found = read_unchanged(disk, at, seen).await?;
+    if let CursorFile::Present {
+        epoch: own,
+        next_offset: there,
+    } = found
+        && own == epoch
+        && there > next_offset
+    {
+        return Err(CursorFileError::WouldGoBack(there));
     }
     write(disk, at, unique, epoch, next_offset).await
 }
@@ -114,19 +125,21 @@ pub async fn advance<D: Disk>(
     write(disk, at, unique, persist.epoch(), persist.next_offset()).await
 }
 
-/// Removes a file that no live link has a use for. An absent file is fine.
+/// Removes a file that no live link has a use for. An absent file is fine. `seen` is as for [`start`].
 ///
 /// # Errors
-/// [`CursorFileError`]; a file of the confirmed epoch is not touched, nor is a damaged one while the pair is linked.
+/// [`CursorFileError`]; a file of the confirmed epoch is not touched, nor is a damaged one while the pair is
+/// linked.
 pub async fn remove<D: Disk>(
     disk: &D,
     at: &CursorPath,
+    seen: &CursorFile,
     proof: &LeaderConfirmed,
 ) -> Result<(), CursorFileError> {
     if !proof.is_about(at.parent(), at.child()) {
         return Err(CursorFileError::OtherLink);
     }
-    let is_orphan = match read(disk, at).await.map_err(CursorFileError::Read)? {
+    let is_orphan = match read_unchanged(disk, at, seen).await? {
         CursorFile::Present { epoch, .. } => proof.current() != Some(epoch),
         CursorFile::Damaged(_) => proof.current().is_none(),
         CursorFile::Absent => true,
@@ -137,6 +150,19 @@ pub async fn remove<D: Disk>(
     atomic_file::remove(disk, at.path())
         .await
         .map_err(CursorFileError::Remove)
+}
+
+async fn read_unchanged<D: Disk>(
+    disk: &D,
+    at: &CursorPath,
+    seen: &CursorFile,
+) -> Result<CursorFile, CursorFileError> {
+    let found = read(disk, at).await.map_err(CursorFileError::Read)?;
+    if found == *seen {
+        Ok(found)
+    } else {
+        Err(CursorFileError::Changed(found))
+    }
 }
 
 async fn write<D: Disk>(
@@ -156,7 +182,8 @@ pub fn encode(epoch: Epoch, next_offset: Offset) -> String {
     format!("{{\"epoch\":\"{epoch}\",\"next_offset\":{next_offset}}}")
 }
 
-/// Reads a file's content. Only the spelling that [`encode`] writes is accepted, which is checked by writing it again.
+/// Reads a file's content. Only the spelling that [`encode`] writes is accepted, which is checked by writing it
+/// again.
 #[must_use]
 pub fn decode(bytes: &[u8]) -> CursorFile {
     #[derive(serde::Deserialize)]
@@ -241,7 +268,8 @@ mod tests {
     }
 
     fn start_at(disk: &MemoryDisk, next_offset: u64, proof: &LeaderConfirmed) -> Result<(), CursorFileError> {
-        block_on(start(disk, &at(), 1, OWN, Offset(next_offset), proof))
+        let seen = block_on(read(disk, &at())).expect("read");
+        block_on(start(disk, &at(), 1, OWN, Offset(next_offset), &seen, proof))
     }
 
     #[track_caller]
@@ -354,7 +382,10 @@ mod tests {
 
     #[test]
     fn only_orphans_are_removed() {
-        let remove_with = |disk: &MemoryDisk, current| block_on(remove(disk, &at(), &confirmed(current)));
+        let remove_with = |disk: &MemoryDisk, current| {
+            let seen = block_on(read(disk, &at())).expect("read");
+            block_on(remove(disk, &at(), &seen, &confirmed(current)))
+        };
         for (disk, current, goes) in [
             (disk_at(OWN, 5), Some(OWN), false),
             (disk_at(OWN, 5), Some(OTHER), true),
@@ -369,8 +400,33 @@ mod tests {
             assert_eq!(is_there, !goes);
         }
         let other_link = LeaderConfirmed::by_leader(topic("trades"), topic("analytics"), None, 7);
-        let result = block_on(remove(&disk_at(OWN, 5), &at(), &other_link));
+        let seen = CursorFile::Present {
+            epoch: OWN,
+            next_offset: Offset(5),
+        };
+        let result = block_on(remove(&disk_at(OWN, 5), &at(), &seen, &other_link));
         assert!(matches!(result, Err(CursorFileError::OtherLink)));
+    }
+
+    #[test]
+    fn a_confirmation_that_was_overtaken_by_a_new_link_touches_nothing() {
+        // A sweeper and a cursor of OWN saw no file and asked the leader; before they act on its word, OTHER
+        // was attached and its cursor has written its file.
+        let disk = disk_at(OTHER, 90);
+        let late = block_on(remove(&disk, &at(), &CursorFile::Absent, &confirmed(None)));
+        assert!(matches!(late, Err(CursorFileError::Changed(_))));
+        let proof = confirmed(Some(OWN));
+        let late = block_on(start(
+            &disk,
+            &at(),
+            1,
+            OWN,
+            Offset(5),
+            &CursorFile::Absent,
+            &proof,
+        ));
+        assert!(matches!(late, Err(CursorFileError::Changed(_))));
+        check(&disk, OTHER, 90);
     }
 
     #[test]
@@ -394,7 +450,11 @@ mod tests {
 
     proptest! {
         #[test]
-        fn reads_back_and_never_takes_anything_else(epoch: u64, offset: u64, garbage in prop::collection::vec(any::<u8>(), 0..80)) {
+        fn reads_back_and_never_takes_anything_else(
+            epoch: u64,
+            offset: u64,
+            garbage in prop::collection::vec(any::<u8>(), 0..80),
+        ) {
             let (epoch, next_offset) = (Epoch::from_u64(epoch), Offset(offset));
             let text = encode(epoch, next_offset);
             prop_assert_eq!(decode(text.as_bytes()), CursorFile::Present { epoch, next_offset });

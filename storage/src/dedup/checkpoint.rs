@@ -1,7 +1,7 @@
 //! The dedup table as bytes, for the head of each segment: what was flushed when it was made.
 //!
-//! The segment's format splits these bytes into blocks with checksums; here they are taken to be whole, and still
-//! nothing in them can make this panic. Little-endian:
+//! The segment's format splits these bytes into blocks with checksums; here they are taken to be whole, and
+//! still nothing in them can make this panic. Little-endian:
 //!
 //! ```text
 //!   0  magic "TWDT"         u32 |   8  producers          u32
@@ -22,7 +22,8 @@
 //!                                                68 1 if the last three are known, u32
 //! ```
 //!
-//! "The batch" is the writer's last flushed one; a producer that was opened and has written nothing has zeros there.
+//! "The batch" is the writer's last flushed one; a producer that was opened and has written nothing has zeros
+//! there.
 
 use std::collections::HashSet;
 
@@ -433,6 +434,23 @@ mod tests {
         let more = [&bytes[..], &[0]].concat();
         assert!(matches!(
             DedupTable::restore(&more),
+            Err(CheckpointError::Inconsistent(_))
+        ));
+    }
+
+    #[test]
+    fn a_name_belongs_to_its_id() {
+        let mut bytes = golden();
+        let name = HEADER_BYTES + PRODUCER_BYTES;
+        assert_eq!(&bytes[name..name + 4], b"idle");
+        bytes[name] = b'I';
+        assert!(matches!(
+            DedupTable::restore(&bytes),
+            Err(CheckpointError::Inconsistent(_))
+        ));
+        bytes[name] = 0xFF;
+        assert!(matches!(
+            DedupTable::restore(&bytes),
             Err(CheckpointError::Inconsistent(_))
         ));
     }

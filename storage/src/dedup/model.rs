@@ -28,7 +28,8 @@ fn writer(n: usize) -> Writer {
 
 #[derive(Debug, Clone)]
 enum Step {
-    /// A batch of `records` whose `previous` is so far from the writer's watermark; origins skip `gap` parent records.
+    /// A batch of `records` whose `previous` is so far from the writer's watermark; origins skip `gap` parent
+    /// records.
     Send {
         writer: usize,
         from: i64,

@@ -100,7 +100,7 @@ fn a_repeat_of_the_last_five_batches_is_answered_with_its_offset() {
             duplicate(100 + n * 10, 110 + n * 10),
         );
     }
-    log.check(random(1), 10, 20, old_duplicate(130)); // too far back: flushed with the oldest known at the latest
+    log.check(random(1), 10, 20, old_duplicate(130)); // too far back: flushed with the oldest known
     log.check(random(1), 65, 70, old_duplicate(170)); // cut differently: no batch of the log begins there
     log.check(random(1), 55, 65, old_duplicate(170));
     log.check(random(1), 65, 75, Verdict::OutOfOrder { expected: 70 });
@@ -191,7 +191,8 @@ fn a_named_producer_must_be_opened() {
 
 #[test]
 fn two_names_with_one_hash_do_not_share_an_entry() {
-    // No collision of the hash is known, so one is planted: the entry under the second name's hash bears the first.
+    // No collision of the hash is known, so one is planted: the entry under the second name's hash bears the
+    // first.
     let mut table = DedupTable::new();
     let hash = name_hash("second");
     table.restore_producer(Writer::Named(hash), Some("first"), T0, None);

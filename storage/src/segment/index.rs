@@ -1,8 +1,8 @@
 //! The sparse index of one segment: where to begin reading for an offset or a commit time.
 //!
-//! It never answers more than where to begin: the reader goes on from there, batch by batch. While a segment is active its
-//! index is in memory; a sealed segment's is also a file, which may be lost or stale at any time and is then made anew from
-//! the segment. Little-endian:
+//! It never answers more than where to begin: the reader goes on from there, batch by batch. While a segment is
+//! active its index is in memory; a sealed segment's is also a file, which may be lost or stale at any time and
+//! is then made anew from the segment. Little-endian:
 //!
 //! ```text
 //!   0  magic "TWIX"            u32 |  24  base offset         u64
@@ -90,8 +90,8 @@ impl SparseIndex {
         self.entries[..above].last().copied()
     }
 
-    /// The last entry committed before a time. The first batch committed at or after the time lies behind it; `None`
-    /// means that the search begins at the segment's first batch.
+    /// The last entry committed before a time. The first batch committed at or after the time lies behind it;
+    /// `None` means that the search begins at the segment's first batch.
     #[must_use]
     pub fn before(&self, time: CommitTime) -> Option<IndexEntry> {
         let from = self.entries.partition_point(|entry| entry.commit_time < time);
@@ -338,10 +338,16 @@ mod tests {
 
     proptest! {
         #[test]
-        fn like_a_scan(batches in batches(), interval in 1u32..2_000, offset in 990u64..1_500, time in 40u64..180) {
+        fn like_a_scan(
+            batches in batches(),
+            interval in 1u32..2_000,
+            offset in 990u64..1_500,
+            time in 40u64..180,
+        ) {
             let mut index = SparseIndex::new(interval);
             batches.iter().for_each(|&batch| index.note(batch));
-            // From where the index says, a reader finds the batch that a scan of all finds, within the interval.
+            // From where the index says, a reader finds the batch that a scan of all finds, within the
+            // interval.
             let found = batches.iter().rfind(|batch| batch.offset.0 <= offset);
             let from = index.at_or_below(Offset(offset));
             prop_assert_eq!(from.is_some(), found.is_some());
