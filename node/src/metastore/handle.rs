@@ -258,7 +258,7 @@ impl Metastore {
     /// # Errors
     /// The refusal that proposing it would most likely answer.
     pub fn check(&self, command: &Command) -> Result<(), Refusal> {
-        rules::check(self.inner.shared.replica().state.snapshot(), command)
+        self.inner.shared.replica().state.check(command)
     }
 
     /// What to do with an attach request, before any offset of the parent is read.
