@@ -258,7 +258,7 @@ impl Metastore {
     /// # Errors
     /// The refusal that proposing it would most likely answer.
     pub fn check(&self, command: &Command) -> Result<(), Refusal> {
-        rules::check(self.inner.shared.replica().state.snapshot(), command)
+        self.inner.shared.replica().state.check(command)
     }
 
     /// What to do with an attach request, before any offset of the parent is read.
@@ -463,5 +463,71 @@ impl Confirmed {
     #[must_use]
     pub fn topic_is_gone(&self, name: &TopicName, incarnation: Incarnation) -> bool {
         self.snapshot.topic(name).map(|topic| topic.incarnation) != Some(incarnation)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tailwater_wire::meta::{Durability, Retention, TopicSpec};
+    use tailwater_wire::partitioner::Partitioner;
+
+    use super::*;
+
+    fn create(topic: &str) -> Command {
+        Command::CreateTopic {
+            spec: TopicSpec {
+                name: topic.parse().expect("a name"),
+                partitions: 1,
+                partitioner: Partitioner::Murmur2,
+                retention: Retention::default(),
+                durability: Durability::Fsync,
+            },
+            incarnation: Incarnation([1; 8]),
+        }
+    }
+
+    /// A leader that can no longer reach a majority still believes that it leads. It must confirm nothing, answer in
+    /// time, and not come up again as if nothing were.
+    #[tokio::test(flavor = "current_thread")]
+    async fn a_leader_without_a_majority_confirms_nothing() {
+        let dir = tempfile::TempDir::new().expect("a directory");
+        let options = Options {
+            propose_timeout: Duration::from_millis(300),
+            confirm_timeout: Duration::from_millis(300),
+            ..Options::default()
+        };
+        let metastore = Metastore::open(dir.path(), 1, options.clone())
+            .await
+            .expect("opens");
+        metastore.propose(create("a")).await.expect("created");
+        let raft = metastore.inner.raft.clone();
+        raft.add_learner(2, BasicNode::default(), false)
+            .await
+            .expect("a learner");
+        let joining = timeout(Duration::from_millis(300), raft.change_membership([1, 2], false)).await;
+        assert!(joining.is_err(), "nobody answers for node 2");
+        assert!(metastore.status().leader, "it believes that it leads");
+
+        let refusal = metastore.confirm().await.expect_err("no majority");
+        assert_eq!(refusal.code, ErrorCode::NoLeader, "{refusal}");
+        let refusal = metastore.propose(create("b")).await.expect_err("no majority");
+        assert_eq!(refusal.code, ErrorCode::OutcomeUnknown, "{refusal}");
+        assert_eq!(
+            metastore.snapshot().topics.len(),
+            1,
+            "the local replica can be read all the time"
+        );
+        metastore.shutdown().await;
+
+        let options = Options {
+            start_timeout: Duration::from_millis(700),
+            ..options
+        };
+        let again = Metastore::open(dir.path(), 1, options).await;
+        assert!(
+            matches!(again, Err(MetastoreError::NoLeader { .. })),
+            "{:?}",
+            again.err()
+        );
     }
 }

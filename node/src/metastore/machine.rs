@@ -26,7 +26,7 @@ use crate::metastore::types::{
 const APPLIED_KEY: &str = "applied";
 
 /// This node's replica of the metadata: never ahead of what is on its disk.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Replica {
     /// The metadata.
     pub state: MetaState,
@@ -36,12 +36,15 @@ pub struct Replica {
     pub membership: Membership,
 }
 
-/// What is stored beside topics and links.
-#[derive(Debug, Serialize, Deserialize)]
-struct Applied {
-    last_applied: Option<LogId>,
-    membership: Membership,
-    version: u64,
+/// What is stored beside topics and links, in the same transaction.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Applied {
+    /// The last log entry that the rows contain.
+    pub last_applied: Option<LogId>,
+    /// Who votes.
+    pub membership: Membership,
+    /// The last log entry that changed a row.
+    pub version: u64,
 }
 
 /// A metadata snapshot as it travels; its golden bytes are in `testdata/`.
@@ -378,5 +381,206 @@ impl RaftSnapshotBuilder<TypeConfig> for SnapshotBuilder {
         };
         *lock(&self.current) = Some(stored.clone());
         Ok(stored.into_snapshot())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use openraft::CommittedLeaderId;
+    use tailwater_wire::ids::{Epoch, Incarnation, Offset, OwnerEpoch};
+    use tailwater_wire::meta::{Durability, LinkOptions, Retention, TopicSpec};
+    use tailwater_wire::partitioner::Partitioner;
+    use tempfile::TempDir;
+
+    use super::*;
+    use crate::metastore::command::Attach;
+    use crate::metastore::database::ClusterId;
+    use crate::metastore::state::REQUEST_RESULTS_MAX;
+
+    const LIFE: Incarnation = Incarnation([1; 8]);
+
+    struct Fixture {
+        _dir: TempDir,
+        machine: StateMachine,
+        index: u64,
+        runtime: tokio::runtime::Runtime,
+    }
+
+    impl Fixture {
+        fn new() -> Fixture {
+            let dir = TempDir::new().expect("a directory");
+            let database = Database::open(dir.path(), 1, ClusterId([7; 16])).expect("opens");
+            Fixture {
+                machine: StateMachine::open(Arc::new(database)).expect("a new state"),
+                _dir: dir,
+                index: 0,
+                runtime: tokio::runtime::Builder::new_current_thread()
+                    .build()
+                    .expect("a runtime"),
+            }
+        }
+
+        /// Applies commands as one run of entries; what is on disk afterwards must be what is in memory.
+        fn apply(&mut self, commands: Vec<Command>) -> Vec<Answer> {
+            let entries: Vec<Entry> = commands
+                .into_iter()
+                .map(|command| {
+                    self.index += 1;
+                    Entry {
+                        log_id: LogId::new(CommittedLeaderId::new(3, 1), self.index),
+                        payload: EntryPayload::Normal(command),
+                    }
+                })
+                .collect();
+            let answers = self
+                .runtime
+                .block_on(self.machine.apply(entries))
+                .expect("applied");
+            self.check_disk();
+            answers
+        }
+
+        fn check_disk(&self) {
+            let stored = load(&self.machine.database).expect("loads");
+            assert_eq!(stored, *self.machine.shared.replica());
+        }
+    }
+
+    fn name(text: &str) -> TopicName {
+        text.parse().expect("a topic name")
+    }
+
+    fn create(topic: &str) -> Command {
+        Command::CreateTopic {
+            spec: TopicSpec {
+                name: name(topic),
+                partitions: 1,
+                partitioner: Partitioner::Murmur2,
+                retention: Retention::default(),
+                durability: Durability::Fsync,
+            },
+            incarnation: LIFE,
+        }
+    }
+
+    fn attach(id: u64) -> Command {
+        Command::Attach(Attach {
+            request_id: u128::from(id).to_le_bytes(),
+            parent: name("a"),
+            child: name("b"),
+            options: LinkOptions::default(),
+            epoch: Epoch::from_u64(id),
+            attach_offsets: vec![Offset(id)],
+            parent_incarnation: LIFE,
+            child_incarnation: LIFE,
+            owner_epochs: vec![OwnerEpoch(1)],
+        })
+    }
+
+    fn detach(id: u64) -> Command {
+        Command::Detach {
+            parent: name("a"),
+            child: name("b"),
+            epoch: Epoch::from_u64(id),
+        }
+    }
+
+    fn delete(topic: &str) -> Command {
+        Command::DeleteTopic {
+            name: name(topic),
+            incarnation: None,
+        }
+    }
+
+    #[test]
+    fn the_disk_has_what_memory_has_after_every_run() {
+        let mut fixture = Fixture::new();
+        fixture.apply(vec![create("a"), create("b"), create("c")]);
+        fixture.apply(vec![attach(1)]);
+        fixture.apply(vec![delete("c"), delete("a"), create("a")]);
+        fixture.apply(vec![detach(1), attach(2), attach(1), detach(2), delete("b")]);
+        let replica = fixture.machine.shared.replica().clone();
+        assert_eq!(replica.last_applied.map(|id| id.index), Some(12));
+        assert_eq!(replica.state.snapshot().topics.len(), 1);
+        assert_eq!(replica.state.results().len(), 2);
+    }
+
+    #[test]
+    fn forgotten_results_leave_the_disk_too() {
+        let mut fixture = Fixture::new();
+        fixture.apply(vec![create("a"), create("b")]);
+        let ids = 1..=REQUEST_RESULTS_MAX as u64 + 3;
+        fixture.apply(ids.flat_map(|id| [attach(id), detach(id)]).collect());
+        let oldest = fixture
+            .machine
+            .shared
+            .replica()
+            .state
+            .results()
+            .keys()
+            .next()
+            .copied();
+        assert_eq!(oldest, Some(9), "three attaches, two entries each, are gone");
+    }
+
+    #[test]
+    fn subscribers_hear_of_changes_and_of_nothing_else() {
+        let mut fixture = Fixture::new();
+        let mut changes = fixture.machine.shared().subscribe();
+        fixture.apply(vec![create("a")]);
+        assert!(changes.has_changed().expect("open"));
+        assert_eq!(changes.borrow_and_update().version, 1);
+        fixture.apply(vec![delete("x"), create("a")]);
+        assert!(
+            !changes.has_changed().expect("open"),
+            "a refusal and a repeat change nothing"
+        );
+    }
+
+    #[test]
+    fn a_snapshot_replaces_another_replica_whole() {
+        let (mut from, mut to) = (Fixture::new(), Fixture::new());
+        from.apply(vec![create("a"), create("b"), attach(1)]);
+        to.apply(vec![create("b"), create("x")]);
+        let snapshot = from.runtime.block_on(async {
+            from.machine
+                .get_snapshot_builder()
+                .await
+                .build_snapshot()
+                .await
+                .expect("built")
+        });
+        to.runtime.block_on(async {
+            let mut receiving = to.machine.begin_receiving_snapshot().await.expect("begun");
+            receiving.get_mut().extend_from_slice(snapshot.snapshot.get_ref());
+            to.machine
+                .install_snapshot(&snapshot.meta, receiving)
+                .await
+                .expect("installed");
+        });
+        to.check_disk();
+        assert_eq!(*to.machine.shared.replica(), *from.machine.shared.replica());
+        to.index = 3;
+        let again = to.apply(vec![attach(1)]);
+        assert!(
+            matches!(&again[0], Answer::Command(Ok(_))),
+            "requests are remembered across: {again:?}"
+        );
+    }
+
+    #[test]
+    fn a_damaged_snapshot_changes_nothing() {
+        let mut fixture = Fixture::new();
+        fixture.apply(vec![create("a")]);
+        let before = fixture.machine.shared.replica().clone();
+        let mut bytes = encode_snapshot(&MetaState::default());
+        bytes.pop();
+        let meta = SnapshotMeta::default();
+        let install = fixture
+            .machine
+            .install_snapshot(&meta, Box::new(Cursor::new(bytes)));
+        assert!(fixture.runtime.block_on(install).is_err());
+        fixture.check_disk();
+        assert_eq!(*fixture.machine.shared.replica(), before);
     }
 }

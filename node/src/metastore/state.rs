@@ -106,6 +106,17 @@ impl MetaState {
             .map(|result| &result.link)
     }
 
+    /// Whether a command would be accepted in this state.
+    ///
+    /// # Errors
+    /// The refusal that applying it would answer.
+    pub fn check(&self, command: &Command) -> Result<(), Refusal> {
+        match self.repeated(command)? {
+            Some(_) => Ok(()),
+            None => rules::check(&self.snapshot, command),
+        }
+    }
+
     /// Applies the command of the log entry `index`. A refused command changes nothing.
     ///
     /// # Errors
