@@ -2,8 +2,9 @@
 //! metastore, and the shard along a record's way: ingress, partition, fan-out.
 #![deny(unsafe_code)]
 
-pub mod clock;
 pub mod config;
 pub mod metastore;
+pub mod fanout;
+pub mod clock;
 pub mod signal;
 pub mod telemetry;

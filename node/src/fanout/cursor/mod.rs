@@ -1,0 +1,11 @@
+//! The cursor: one parent partition's progress into all partitions of one child, as `step(event, now) -> actions`.
+
+pub mod bucket;
+mod census;
+pub mod lane;
+pub mod message;
+mod pump;
+pub mod state;
+
+#[cfg(test)]
+mod tests;
