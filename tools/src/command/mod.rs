@@ -7,6 +7,7 @@ pub mod lines;
 pub mod produce;
 pub mod consume;
 pub mod inspect;
+pub mod node;
 pub mod serve;
 pub mod demo;
 

@@ -262,6 +262,13 @@ fn fill(rng: &mut Rng, bursts: &[(u64, usize)]) -> Vec<Event> {
         }
         carried = room;
     }
+    // Whatever found no room ends the feed.
+    let end_ms = bursts.last().map_or(START_MS, |&(time_ms, _)| time_ms);
+    for (unit, left) in UNITS.iter().zip(left) {
+        for _ in 0..left {
+            market.trade_or_quote(rng, unit, end_ms, &mut events);
+        }
+    }
     events
 }
 

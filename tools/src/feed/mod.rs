@@ -2,6 +2,7 @@
 
 pub mod builtin;
 pub mod csv;
+pub mod source;
 pub mod event;
 pub mod replay;
 pub mod rng;
