@@ -8,4 +8,6 @@ pub mod recovery;
 
 pub mod appender;
 
+pub mod index;
+
 pub mod reader;
