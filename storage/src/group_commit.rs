@@ -87,7 +87,11 @@ mod tests {
     use crate::disk::device::DiskErrorKind;
 
     fn check(pending: &[u64], room: u64, expected: Take) {
-        assert_eq!(take(pending.iter().copied(), room), expected, "{pending:?} into {room}");
+        assert_eq!(
+            take(pending.iter().copied(), room),
+            expected,
+            "{pending:?} into {room}"
+        );
     }
 
     #[test]
@@ -95,10 +99,28 @@ mod tests {
         let mib = 1 << 20;
         check(&[], mib, Take::Nothing);
         check(&[64, 128], mib, Take::Batches { count: 2, bytes: 192 });
-        check(&[mib / 2, mib / 2, 64], 9 * mib, Take::Batches { count: 2, bytes: mib });
-        check(&[5 * mib, 64], 9 * mib, Take::Batches { count: 1, bytes: 5 * mib });
+        check(
+            &[mib / 2, mib / 2, 64],
+            9 * mib,
+            Take::Batches { count: 2, bytes: mib },
+        );
+        check(
+            &[5 * mib, 64],
+            9 * mib,
+            Take::Batches {
+                count: 1,
+                bytes: 5 * mib,
+            },
+        );
         check(&[64, 5 * mib], 9 * mib, Take::Batches { count: 1, bytes: 64 });
-        check(&[4096, 64], 4096, Take::Batches { count: 1, bytes: 4096 });
+        check(
+            &[4096, 64],
+            4096,
+            Take::Batches {
+                count: 1,
+                bytes: 4096,
+            },
+        );
         check(&[64, 4096, 64], 4096, Take::Batches { count: 1, bytes: 64 });
         check(&[5000, 64], 4096, Take::Roll { bytes: 5064 });
         check(&[64], 0, Take::Roll { bytes: 64 });
@@ -134,6 +156,9 @@ mod tests {
                 Some(LatchStep::Flush)
             ]
         );
-        assert_eq!(steps(fates(vec![Err(error("write"))], None)), [Some(LatchStep::Write)]);
+        assert_eq!(
+            steps(fates(vec![Err(error("write"))], None)),
+            [Some(LatchStep::Write)]
+        );
     }
 }

@@ -35,7 +35,7 @@ impl Default for ReadLimits {
 }
 
 /// Whole batches of one log, in order.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Slab {
     /// The batches, 64-byte aligned within each run. To be dropped on the shard that read them.
     pub runs: Vec<Bytes>,
@@ -75,14 +75,24 @@ pub(crate) struct SlabBuilder {
 }
 
 impl SlabBuilder {
-    pub(crate) fn new(from: Offset, limits: ReadLimits, high_water_mark: Offset, lineage: Lineage) -> SlabBuilder {
+    pub(crate) fn new(
+        from: Offset,
+        limits: ReadLimits,
+        high_water_mark: Offset,
+        lineage: Lineage,
+    ) -> SlabBuilder {
         SlabBuilder {
             limits,
             slab: Slab {
+                runs: Vec::new(),
                 next_offset: from,
+                bytes: 0,
+                records: 0,
+                batches: 0,
+                quarantined: Vec::new(),
+                next_due: None,
                 high_water_mark,
                 lineage,
-                ..Slab::default()
             },
             run: None,
         }
@@ -95,7 +105,11 @@ impl SlabBuilder {
 
     /// Whether a batch may still be added; notes when it is due, if that is what stands against it.
     pub(crate) fn admits(&mut self, header: &BatchHeader) -> bool {
-        if self.limits.committed_at_max.is_some_and(|max| header.commit_time > max) {
+        if self
+            .limits
+            .committed_at_max
+            .is_some_and(|max| header.commit_time > max)
+        {
             self.slab.next_due = Some(header.commit_time);
             return false;
         }
@@ -198,6 +212,9 @@ mod tests {
             committed_at_max: Some(CommitTime(9)),
             ..ReadLimits::default()
         });
-        assert!(!slab.admits(&header(0, 1, 10)), "not even the first, when it is not due");
+        assert!(
+            !slab.admits(&header(0, 1, 10)),
+            "not even the first, when it is not due"
+        );
     }
 }

@@ -157,7 +157,10 @@ mod tests {
         cache.leave(b);
         assert_eq!(cache.bytes(), 4096);
         cache.push(a, chunk(9, 10, 9000));
-        assert_eq!((cache.bytes(), cache.first_offset(a)), (3 * 4096, Some(Offset(9))));
+        assert_eq!(
+            (cache.bytes(), cache.first_offset(a)),
+            (3 * 4096, Some(Offset(9)))
+        );
     }
 
     #[test]

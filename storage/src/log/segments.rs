@@ -75,8 +75,17 @@ pub(crate) struct Segments<F> {
 }
 
 impl<F: Clone> Segments<F> {
-    pub(crate) fn new(sealed: VecDeque<Sealed<F>>, active: Active<F>, index: SparseIndex, holes: Vec<Hole>) -> Self {
-        let loaded = sealed.iter().filter(|s| s.loaded.is_some()).map(|s| s.base).collect();
+    pub(crate) fn new(
+        sealed: VecDeque<Sealed<F>>,
+        active: Active<F>,
+        index: SparseIndex,
+        holes: Vec<Hole>,
+    ) -> Self {
+        let loaded = sealed
+            .iter()
+            .filter(|s| s.loaded.is_some())
+            .map(|s| s.base)
+            .collect();
         Segments {
             sealed,
             written_end: active.position,

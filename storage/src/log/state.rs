@@ -103,7 +103,10 @@ impl<F: Clone> LogState<F> {
             return Err(AppendError::Malformed("not exactly one batch"));
         }
         let floor = origin_floor.map(|offset| offset.0);
-        match self.dedup.decide(header.writer, header.previous, header.sequence, floor) {
+        match self
+            .dedup
+            .decide(header.writer, header.previous, header.sequence, floor)
+        {
             Verdict::Append => {}
             Verdict::Duplicate {
                 base_offset,
@@ -250,7 +253,6 @@ impl<F: Clone> LogState<F> {
     /// The round's flush succeeded.
     pub(crate) fn flushed(&mut self, taken: &Taken) {
         assert!(self.in_round && taken.end >= self.flushed);
-        self.in_round = false;
         self.written = taken.end;
         self.flushed = taken.end;
         self.stated = self.stated.max(taken.stamp.durable_through);

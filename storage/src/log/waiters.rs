@@ -17,20 +17,20 @@ use crate::error::CommitError;
 /// How a wait ended.
 type Outcome = Result<(), CommitError>;
 
-#[derive(Debug, Default)]
+#[derive(Default)]
 struct Slot {
     outcome: Cell<Option<Outcome>>,
     waker: RefCell<Option<Waker>>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Default)]
 struct Queue {
     number: u64,
     waiting: BTreeMap<(Offset, u64), Rc<Slot>>,
 }
 
 /// The waiters of one frontier of one log.
-#[derive(Debug, Clone, Default)]
+#[derive(Clone, Default)]
 pub(crate) struct Waiters {
     queue: Rc<RefCell<Queue>>,
 }

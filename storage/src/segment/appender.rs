@@ -131,7 +131,10 @@ pub async fn begin<D: Disk>(
     room: u64,
 ) -> Result<Active<D::File>, BeginError> {
     let start = data_start(checkpoint.len());
-    let copied_bytes: u64 = copied.iter().map(|chunk| D::File::bytes(chunk).len() as u64).sum();
+    let copied_bytes: u64 = copied
+        .iter()
+        .map(|chunk| D::File::bytes(chunk).len() as u64)
+        .sum();
     let needed = start + copied_bytes + room;
     if prepared.capacity < needed {
         let grown = prepared.file.prepare(prepared.capacity, needed).await;

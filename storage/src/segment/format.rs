@@ -47,8 +47,9 @@ const CRC_AT: usize = BLOCK - 4;
 const PAYLOAD_AT: usize = 20;
 const PAYLOAD_BYTES: usize = CRC_AT - PAYLOAD_AT;
 const NO_PREVIOUS: u64 = u64::MAX;
-/// The longest checkpoint that is believed; 10,000 producers with the longest names and 1,024 origins need half of it.
-pub const CHECKPOINT_BYTES_MAX: usize = 8 << 20;
+/// The longest checkpoint that is believed: more than 10,000 producers with long names and the origins of 108 parents of
+/// 1,024 partitions need.
+pub const CHECKPOINT_BYTES_MAX: usize = 16 << 20;
 
 /// A decoded header block; see the module for the layout.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -184,7 +185,9 @@ impl SegmentHeader {
             return Err(FormatError::Corrupt("a partition that cannot be"));
         }
         if header.proved_through < header.base_offset
-            || header.previous_base.is_some_and(|base| base >= header.base_offset)
+            || header
+                .previous_base
+                .is_some_and(|base| base >= header.base_offset)
         {
             return Err(FormatError::Corrupt("offsets that contradict each other"));
         }
@@ -299,7 +302,10 @@ mod tests {
             let read = SegmentHeader::decode(&bytes).and_then(|h| h.decode_checkpoint(&bytes[BLOCK..]));
             assert!(read.is_err(), "byte {at}");
         }
-        assert!(header.decode_checkpoint(&sound[BLOCK..2 * BLOCK]).is_err(), "a short chain");
+        assert!(
+            header.decode_checkpoint(&sound[BLOCK..2 * BLOCK]).is_err(),
+            "a short chain"
+        );
     }
 
     #[test]

@@ -113,6 +113,12 @@ pub fn holes(base: Offset, end: Offset, scan: &Scan) -> Vec<Hole> {
     walk(base, end, Some(end), &scan.found).1
 }
 
+/// The batches of a segment of which `[base, end)` is proved.
+#[must_use]
+pub fn kept_of(base: Offset, end: Offset, scan: &Scan) -> Vec<Found> {
+    walk(base, end, Some(end), &scan.found).0
+}
+
 fn walk(
     base: Offset,
     proved: Offset,
@@ -209,15 +215,30 @@ pub(crate) mod testing {
         let mut builder = BatchBuilder::new(Partitioner::Murmur2, 1 << 20);
         for n in 0..records {
             let value = Bytes::from(format!("value {}", base + n));
-            builder.push(&Record { value, ..Record::default() }).unwrap();
+            builder
+                .push(&Record {
+                    value,
+                    ..Record::default()
+                })
+                .unwrap();
         }
-        stamped(&builder.finish(Writer::Anonymous, 0).unwrap(), base, durable, nonce)
+        stamped(
+            &builder.finish(Writer::Anonymous, 0).unwrap(),
+            base,
+            durable,
+            nonce,
+        )
     }
 
     pub(crate) fn batch_of_value(base: u64, value: &[u8], nonce: u64) -> Vec<u8> {
         let mut builder = BatchBuilder::new(Partitioner::Murmur2, 1 << 20);
         let value = Bytes::copy_from_slice(value);
-        builder.push(&Record { value, ..Record::default() }).unwrap();
+        builder
+            .push(&Record {
+                value,
+                ..Record::default()
+            })
+            .unwrap();
         stamped(&builder.finish(Writer::Anonymous, 0).unwrap(), base, 0, nonce)
     }
 }
@@ -265,7 +286,11 @@ mod tests {
         let plan = plan(Offset(0), Offset(proved), BLOCK as u64, &scan(specs)).expect(name);
         let bases: Vec<u64> = plan.kept.iter().map(|f| f.header.base_offset.0).collect();
         assert_eq!(bases, kept, "{name}: kept");
-        let ranges: Vec<Range<u64>> = plan.holes.iter().map(|h| h.offsets.start.0..h.offsets.end.0).collect();
+        let ranges: Vec<Range<u64>> = plan
+            .holes
+            .iter()
+            .map(|h| h.offsets.start.0..h.offsets.end.0)
+            .collect();
         assert_eq!(ranges, holes, "{name}: holes");
         assert_eq!(plan.proved_through.0, d, "{name}: D");
         assert_eq!(plan.next_offset.0, next, "{name}: next offset");
@@ -281,27 +306,125 @@ mod tests {
     #[allow(clippy::single_range_in_vec_init)]
     fn the_rule_of_d() {
         check("nothing", 0, &[], &[], &[], (0, 0, 0, Some(1)));
-        check("clean close", 0, &[(0, 2, 0), (2, 5, 2), (5, 5, 5)], &[0, 2], &[], (5, 5, 0, Some(4)));
-        check("no frontier", 0, &[(0, 2, 0), (2, 5, 2)], &[0, 2], &[], (2, 5, 0, None));
-        check("rot below", 0, &[(0, 2, 0), (4, 5, 4), (5, 5, 5)], &[0, 4], &[2..4], (5, 5, 0, Some(4)));
-        check("rot at the start", 0, &[(2, 4, 2), (4, 4, 4)], &[2], &[0..2], (4, 4, 0, Some(3)));
-        check("torn above, whole batches behind it", 0, &[(0, 2, 0), (4, 5, 2), (5, 9, 2)], &[0], &[], (2, 2, 2, None));
-        check("torn later", 0, &[(0, 2, 0), (2, 4, 2), (6, 7, 2)], &[0, 2], &[], (2, 4, 1, None));
-        check("straddling", 0, &[(0, 2, 0), (9, 10, 5)], &[0], &[2..5], (5, 5, 1, None));
-        check("hole up to D exactly", 0, &[(0, 2, 0), (5, 9, 5)], &[0, 5], &[2..5], (5, 9, 0, None));
-        check("all rotted, proved by the header", 7, &[], &[], &[0..7], (7, 7, 0, Some(1)));
-        check("copied and proved", 5, &[(0, 2, 0), (2, 5, 0)], &[0, 2], &[], (5, 5, 0, Some(3)));
-        check("rot and tear", 0, &[(0, 1, 0), (2, 3, 2), (3, 4, 3), (6, 7, 3)], &[0, 2, 3], &[1..2], (3, 4, 1, None));
-        check("frontier of a lost batch", 0, &[(0, 2, 0), (4, 4, 4)], &[0], &[2..4], (4, 4, 0, Some(3)));
+        check(
+            "clean close",
+            0,
+            &[(0, 2, 0), (2, 5, 2), (5, 5, 5)],
+            &[0, 2],
+            &[],
+            (5, 5, 0, Some(4)),
+        );
+        check(
+            "no frontier",
+            0,
+            &[(0, 2, 0), (2, 5, 2)],
+            &[0, 2],
+            &[],
+            (2, 5, 0, None),
+        );
+        check(
+            "rot below",
+            0,
+            &[(0, 2, 0), (4, 5, 4), (5, 5, 5)],
+            &[0, 4],
+            &[2..4],
+            (5, 5, 0, Some(4)),
+        );
+        check(
+            "rot at the start",
+            0,
+            &[(2, 4, 2), (4, 4, 4)],
+            &[2],
+            &[0..2],
+            (4, 4, 0, Some(3)),
+        );
+        check(
+            "torn above, whole batches behind it",
+            0,
+            &[(0, 2, 0), (4, 5, 2), (5, 9, 2)],
+            &[0],
+            &[],
+            (2, 2, 2, None),
+        );
+        check(
+            "torn later",
+            0,
+            &[(0, 2, 0), (2, 4, 2), (6, 7, 2)],
+            &[0, 2],
+            &[],
+            (2, 4, 1, None),
+        );
+        check(
+            "straddling",
+            0,
+            &[(0, 2, 0), (9, 10, 5)],
+            &[0],
+            &[2..5],
+            (5, 5, 1, None),
+        );
+        check(
+            "hole up to D exactly",
+            0,
+            &[(0, 2, 0), (5, 9, 5)],
+            &[0, 5],
+            &[2..5],
+            (5, 9, 0, None),
+        );
+        check(
+            "all rotted, proved by the header",
+            7,
+            &[],
+            &[],
+            &[0..7],
+            (7, 7, 0, Some(1)),
+        );
+        check(
+            "copied and proved",
+            5,
+            &[(0, 2, 0), (2, 5, 0)],
+            &[0, 2],
+            &[],
+            (5, 5, 0, Some(3)),
+        );
+        check(
+            "rot and tear",
+            0,
+            &[(0, 1, 0), (2, 3, 2), (3, 4, 3), (6, 7, 3)],
+            &[0, 2, 3],
+            &[1..2],
+            (3, 4, 1, None),
+        );
+        check(
+            "frontier of a lost batch",
+            0,
+            &[(0, 2, 0), (4, 4, 4)],
+            &[0],
+            &[2..4],
+            (4, 4, 0, Some(3)),
+        );
     }
 
     #[test]
     #[allow(clippy::single_range_in_vec_init)]
     fn a_misplaced_batch_does_not_outweigh_those_around_it() {
         let early = [(0, 1, 0), (5, 6, 5), (2, 3, 2), (3, 4, 3), (4, 5, 4), (6, 6, 6)];
-        check("too early", 0, &early, &[0, 2, 3, 4], &[1..2, 5..6], (6, 6, 1, None));
+        check(
+            "too early",
+            0,
+            &early,
+            &[0, 2, 3, 4],
+            &[1..2, 5..6],
+            (6, 6, 1, None),
+        );
         let late = [(0, 1, 0), (2, 3, 2), (3, 4, 3), (1, 2, 1), (5, 6, 5), (6, 6, 6)];
-        check("too late", 0, &late, &[0, 2, 3, 5], &[1..2, 4..5], (6, 6, 1, None));
+        check(
+            "too late",
+            0,
+            &late,
+            &[0, 2, 3, 5],
+            &[1..2, 4..5],
+            (6, 6, 1, None),
+        );
         let twice = [(0, 1, 0), (1, 2, 1), (1, 2, 1), (2, 2, 2)];
         check("twice", 0, &twice, &[0, 1], &[], (2, 2, 1, None));
     }

@@ -184,7 +184,13 @@ mod tests {
     #[test]
     fn batches_are_found_in_pieces_of_any_size() {
         let chunk = padded(&[batch(0, 3, 0, NONCE), batch(3, 1, 0, NONCE)]);
-        let bytes = [chunk, vec![0; 3 * BLOCK], padded(&[batch(4, 500, 0, NONCE)]), vec![0; BLOCK]].concat();
+        let bytes = [
+            chunk,
+            vec![0; 3 * BLOCK],
+            padded(&[batch(4, 500, 0, NONCE)]),
+            vec![0; BLOCK],
+        ]
+        .concat();
         for piece in [64, 4096, 1 << 20] {
             let scan = scan(&bytes, piece);
             assert_eq!(bases(&scan), [0, 3, 4], "pieces of {piece}");
@@ -213,7 +219,11 @@ mod tests {
         // The value of a record is itself a batch of this nonce, 64-byte aligned in the file.
         let inner = batch(900, 2, 900, NONCE);
         let found = (0..64).any(|shift| {
-            let mut outer = crate::segment::recovery::testing::batch_of_value(5, &[&vec![1; shift], &inner[..]].concat(), NONCE);
+            let mut outer = crate::segment::recovery::testing::batch_of_value(
+                5,
+                &[&vec![1; shift], &inner[..]].concat(),
+                NONCE,
+            );
             let at = outer.windows(inner.len()).position(|w| w == inner).unwrap();
             if at % 64 != 0 {
                 return false;
