@@ -2,9 +2,15 @@
 //!
 //! The files here decide; none of them does any I/O, reads a clock or draws a random number.
 
-pub mod batch;
+pub mod desired;
+pub mod diff;
+
+pub mod anchor;
 pub mod cursor;
 pub mod delay_gate;
+
+pub mod batch;
 pub mod filter;
-pub mod probe;
 pub mod rekey;
+
+pub mod probe;

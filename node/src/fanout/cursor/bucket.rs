@@ -7,15 +7,17 @@
 //!   read_to                    parent records below were read for this bucket
 //! ```
 //!
-//! A position moves only by a [`Receipt`], by the child's own word, or over what holds no record for this bucket; and
-//! a [`Persist`] is made of positions only. So what a cursor file says was acknowledged, by type.
+//! A position moves only by a [`Receipt`], by the child's own word, or over what holds no record for this bucket. The
+//! cursor tells positions, and nothing else, to [`Acknowledged`](tailwater_storage::proof::Acknowledged), the one maker
+//! of what a cursor file may be moved to.
 
 use std::collections::VecDeque;
 
-use tailwater_wire::ids::{CommitTime, Epoch, Offset, PartitionId};
+use tailwater_storage::dedup::verdict::OriginMark;
+use tailwater_wire::ids::{CommitTime, Offset, PartitionId};
 
 use crate::fanout::batch::{ChildBatch, Part, Take};
-use crate::fanout::cursor::message::{ParentTail, RequestId, StallReason};
+use crate::fanout::cursor::message::{RequestId, StallReason};
 
 /// Batches of one bucket that may be unanswered at a time.
 pub const IN_FLIGHT_MAX: usize = 1;
@@ -31,36 +33,6 @@ impl Receipt {
     #[must_use]
     pub fn flushed(watermark: Offset) -> Receipt {
         Receipt { watermark }
-    }
-}
-
-/// A position to be stored: the lowest of all child partitions, each settled by acknowledgements. Made by a cursor only.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Persist {
-    epoch: Epoch,
-    next_offset: Offset,
-}
-
-impl Persist {
-    /// The lowest position of the buckets.
-    pub(super) fn lowest(epoch: Epoch, buckets: &[Bucket]) -> Persist {
-        let next_offset = buckets.iter().map(|bucket| bucket.position).min();
-        Persist {
-            epoch,
-            next_offset: next_offset.unwrap_or(Offset::ZERO),
-        }
-    }
-
-    /// The link's epoch.
-    #[must_use]
-    pub fn epoch(&self) -> Epoch {
-        self.epoch
-    }
-
-    /// Everything below was copied.
-    #[must_use]
-    pub fn next_offset(&self) -> Offset {
-        self.next_offset
     }
 }
 
@@ -266,9 +238,9 @@ impl Bucket {
     }
 
     /// Waits for the comparison of what the child remembers, if there is something to compare.
-    pub fn verify(&mut self, request: RequestId, tail: Option<ParentTail>) -> Option<(Offset, ParentTail)> {
-        let tail = tail.filter(|_| self.watermark > Offset::ZERO)?;
+    pub fn verify(&mut self, request: RequestId, mark: Option<OriginMark>) -> Option<(Offset, OriginMark)> {
+        let mark = mark.filter(|_| self.watermark > Offset::ZERO)?;
         self.phase = Phase::Verifying(request);
-        Some((Offset(self.watermark.0 - 1), tail))
+        Some((Offset(self.watermark.0 - 1), mark))
     }
 }

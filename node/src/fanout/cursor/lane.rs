@@ -39,15 +39,6 @@ pub(super) struct Lane {
 }
 
 impl Lane {
-    /// The unanswered read, if it is that of `request`; it is answered then.
-    pub fn answered(&mut self, request: RequestId) -> Option<Reading> {
-        let answered = self.reading.filter(|reading| reading.request == request);
-        if answered.is_some() {
-            self.reading = None;
-        }
-        answered
-    }
-
     /// When the lane may read, given what its members do: `busy`, a commit of them is in flight; `blocked`, one of
     /// them still has unsent batches. In the past when at once; `None` when only an answer can make it possible.
     pub fn read_at(&self, members: Members, adaptive: bool) -> Option<CommitTime> {

@@ -2,28 +2,19 @@
 
 use std::fmt;
 
+use tailwater_storage::dedup::verdict::OriginMark;
+use tailwater_storage::proof::Persist;
 use tailwater_wire::code::ErrorCode;
-use tailwater_wire::ids::{CommitTime, Lineage, Offset, PartitionId};
+use tailwater_wire::ids::{CommitTime, Offset, PartitionId};
 
 use crate::fanout::batch::{ChildBatch, Cut};
-use crate::fanout::cursor::bucket::{Persist, Receipt};
+use crate::fanout::cursor::bucket::Receipt;
 
 /// Names one request of a cursor. An answer that names another one than is outstanding is late, and changes nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RequestId(pub u64);
 
-/// What a child partition remembers of the parent batch that holds the last record it accounts for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct ParentTail {
-    /// The parent partition's lineage.
-    pub lineage: Lineage,
-    /// The parent batch's body crc.
-    pub crc: u32,
-    /// The parent batch's commit time.
-    pub commit_time: CommitTime,
-}
-
-/// What the parent's log says about a [`ParentTail`].
+/// What the parent's log says about the batch that a child remembers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ParentVerdict {
     /// The batch is there, as it was.
@@ -61,7 +52,7 @@ pub struct Slab {
 /// What happened.
 #[derive(Debug)]
 pub enum Event {
-    /// A child partition told its watermark; 0 and no tail when it has no entry for this origin.
+    /// A child partition told its flushed watermark; the attach offset and no mark when it has no entry for this origin.
     Opened {
         /// The `OpenOrigin` that it answers.
         request: RequestId,
@@ -70,7 +61,7 @@ pub enum Event {
         /// Every parent record below is in the child partition, if it belongs there.
         watermark: Offset,
         /// What the child remembers of the parent.
-        tail: Option<ParentTail>,
+        mark: Option<OriginMark>,
     },
     /// The parent's log was compared with what a child remembers of it.
     Verified {
@@ -171,7 +162,7 @@ pub enum Action {
         /// The last offset that the child accounts for.
         offset: Offset,
         /// What it remembers.
-        tail: ParentTail,
+        mark: OriginMark,
     },
     /// Read the parent's flushed frontier.
     Read {
@@ -197,7 +188,7 @@ pub enum Action {
         /// The batch, with the watermark that it follows.
         batch: ChildBatch,
     },
-    /// Replace the cursor file.
+    /// Move the cursor file on.
     Persist(Persist),
     /// Ask the metadata leader whether the cursor's epoch is the current one.
     ConfirmEpoch,

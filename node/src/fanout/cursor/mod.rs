@@ -2,8 +2,10 @@
 
 pub mod bucket;
 mod census;
+mod child;
 pub mod lane;
 pub mod message;
+mod parent;
 mod pump;
 pub mod state;
 

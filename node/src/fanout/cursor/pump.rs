@@ -22,7 +22,7 @@ impl Cursor {
             }
             Life::Halted(_) => self.ask_epoch(now, out),
             Life::Stopping { persist } if self.census.in_flight == 0 => self.end(persist, out),
-            Life::Storing(position) if self.stored >= Some(position) => self.stop(out),
+            Life::Storing(position) if self.stored >= position => self.stop(out),
             Life::Stopping { .. } | Life::Storing(_) | Life::Stopped => {}
         }
     }

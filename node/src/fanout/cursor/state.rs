@@ -4,18 +4,15 @@
 //! is at or above `front` are level and are served by one shared read; the others catch up by reads of their own. The
 //! cursor holds no bytes but the batches that are on their way, and no clock: `now` is the owner's clock.
 
-use tailwater_wire::code::ErrorCode;
+use tailwater_storage::proof::{Acknowledged, Persist};
 use tailwater_wire::ids::{CommitTime, Delay, Lineage, Offset, OriginId, PartitionId};
 use tailwater_wire::limits::{FANOUT_BATCH_BYTES, FANOUT_BATCH_RECORDS};
 
-use crate::fanout::batch::{Cut, CutPlan};
-use crate::fanout::cursor::bucket::{Bucket, Persist, Phase, Receipt, Word};
+use crate::fanout::batch::CutPlan;
+use crate::fanout::cursor::bucket::Bucket;
 use crate::fanout::cursor::census::Census;
 use crate::fanout::cursor::lane::{Lane, RETRY_NANOS, Reading, after};
-use crate::fanout::cursor::message::{
-    Action, EpochVerdict, Event, ParentTail, ParentVerdict, RequestId, Slab, StallReason,
-};
-use crate::fanout::delay_gate::{self, Gate};
+use crate::fanout::cursor::message::{Action, EpochVerdict, Event, RequestId, Slab, StallReason};
 use crate::fanout::probe::Probe;
 
 /// What a cursor is made with; nothing of it changes while it lives.
@@ -27,10 +24,8 @@ pub struct CursorConfig {
     pub lineage: Lineage,
     /// The child's partitions: buckets 0 to this.
     pub child_partitions: u32,
-    /// Where the anchor decision put it.
+    /// Where the anchor decision put it, which is what the cursor file holds.
     pub start: Offset,
-    /// What the cursor file of this epoch holds, if there is one.
-    pub stored: Option<Offset>,
     /// How long records are held back.
     pub delay: Delay,
     /// A fixed time to gather before each commit, in milliseconds; without one records gather only while a commit is
@@ -43,7 +38,7 @@ pub struct CursorConfig {
 }
 
 impl CursorConfig {
-    /// With the default bounds, without delay and fixed linger, and without a file.
+    /// With the default bounds, without delay and fixed linger.
     #[must_use]
     pub fn new(origin: OriginId, lineage: Lineage, child_partitions: u32, start: Offset) -> CursorConfig {
         CursorConfig {
@@ -51,7 +46,6 @@ impl CursorConfig {
             lineage,
             child_partitions,
             start,
-            stored: None,
             delay: Delay::NONE,
             linger_millis: None,
             slab_records_max: FANOUT_BATCH_RECORDS,
@@ -106,14 +100,18 @@ pub struct Cursor {
     pub(super) next_request: u64,
     pub(super) reads_served: u64,
     /// Filtered and missing records below were counted.
-    counted_to: Offset,
+    pub(super) counted_to: Offset,
     /// Parent records below were counted as dropped, where they were.
-    dropped_to: Offset,
+    pub(super) dropped_to: Offset,
     /// Retention took everything below, as far as is known.
-    floor: Offset,
-    parent_stall: Option<StallReason>,
-    next_due: Option<CommitTime>,
-    pub(super) stored: Option<Offset>,
+    pub(super) floor: Offset,
+    pub(super) parent_stall: Option<StallReason>,
+    pub(super) next_due: Option<CommitTime>,
+    acknowledged: Acknowledged,
+    /// The newest position, while the cursor file does not hold it.
+    newest: Option<Persist>,
+    /// What the cursor file holds, as far as is known.
+    pub(super) stored: Offset,
     unsaved_since: Option<CommitTime>,
     pub(super) probe: Probe,
 }
@@ -132,6 +130,7 @@ impl Cursor {
             life: Life::Running,
             epoch: EpochState::Sure,
             census: Census::of(&buckets, None),
+            acknowledged: Acknowledged::start(config.origin.epoch, config.start, buckets.len()),
             buckets,
             front: None,
             level: Lane::default(),
@@ -144,7 +143,8 @@ impl Cursor {
             floor: Offset::ZERO,
             parent_stall: None,
             next_due: None,
-            stored: config.stored,
+            newest: None,
+            stored: config.start,
             unsaved_since: None,
             probe: Probe::default(),
             config,
@@ -158,8 +158,8 @@ impl Cursor {
                 request,
                 bucket,
                 watermark,
-                tail,
-            } => self.on_opened(request, bucket, watermark, tail, now, out),
+                mark,
+            } => self.on_opened(request, bucket, watermark, mark, now, out),
             Event::Verified {
                 request,
                 bucket,
@@ -249,7 +249,7 @@ impl Cursor {
     }
 
     /// Ends the read `request`, if it is outstanding.
-    fn answered(&mut self, request: RequestId) -> Option<(LaneName, Reading)> {
+    pub(super) fn answered(&mut self, request: RequestId) -> Option<(LaneName, Reading)> {
         let (name, reading) = self.lane_of(request)?;
         self.lane(name).reading = None;
         Some((name, reading))
@@ -261,359 +261,6 @@ impl Cursor {
             LaneName::Behind => &mut self.behind,
         }
     }
-
-    // ---- the parent
-
-    fn on_slab(&mut self, slab: Slab, cut: Cut, now: CommitTime, out: &mut Vec<Action>) {
-        let Some((name, reading)) = self.answered(slab.request) else {
-            return;
-        };
-        if self.life != Life::Running {
-            return;
-        }
-        assert!(slab.next >= reading.from, "a read goes forward");
-        let gate = slab
-            .next_commit
-            .map(|commit| delay_gate::decide(self.config.delay, now, commit));
-        let lane = self.lane(name);
-        lane.full = slab.full;
-        lane.gather_until = None;
-        lane.not_before = match gate {
-            Some(Gate::SleepUntil(due)) => due,
-            // Below the front everything was readable once: an empty answer is no reason to ask at once again.
-            _ if name == LaneName::Behind && slab.next == reading.from => after(now, RETRY_NANOS),
-            _ => CommitTime::default(),
-        };
-        self.parent_goes_on(out);
-        self.probe.filtered += cut.filtered;
-        if cut.missing > 0 {
-            self.probe.dropped += cut.missing;
-            out.push(Action::Dropped {
-                records: cut.missing,
-                next: slab.next,
-            });
-        }
-        self.counted_to = self.counted_to.max(slab.next);
-        if name == LaneName::Level {
-            self.front = self.front.max(Some(slab.next));
-            self.next_due = slab.next_commit.map(|commit| commit.plus(self.config.delay));
-        }
-        if slab.next > reading.from {
-            self.unsaved_since.get_or_insert(now);
-        }
-        self.reads_served += 1;
-        let mut took = Vec::with_capacity(cut.parts.len());
-        for part in cut.parts {
-            let index = part.take.bucket.0 as usize;
-            let Some(bucket) = self.buckets.get_mut(index) else {
-                continue;
-            };
-            if bucket.took(part, slab.next) {
-                bucket.served = self.reads_served;
-                took.push(index);
-            }
-        }
-        self.recount();
-        for index in took {
-            if !self.buckets[index].has_queue() && !self.buckets[index].has_in_flight() {
-                self.goes_on(index, out);
-            }
-            self.ship(index, now, out);
-        }
-    }
-
-    fn on_behind(&mut self, request: RequestId, log_start: Offset, now: CommitTime, out: &mut Vec<Action>) {
-        let Some((name, reading)) = self.answered(request) else {
-            return;
-        };
-        if log_start <= reading.from {
-            // The read contradicts itself; trying again at once would spin.
-            self.lane(name).not_before = after(now, RETRY_NANOS);
-            return;
-        }
-        let lowest = self.buckets.iter().map(Bucket::read_to).min();
-        let from = lowest.unwrap_or(log_start).max(self.dropped_to);
-        let records = log_start.since(from);
-        self.floor = self.floor.max(log_start);
-        self.dropped_to = self.dropped_to.max(log_start);
-        self.counted_to = self.counted_to.max(log_start);
-        self.front = self.front.max(Some(log_start));
-        for bucket in &mut self.buckets {
-            if bucket.phase != Phase::Halted {
-                bucket.skip_to(log_start);
-            }
-        }
-        self.unsaved_since.get_or_insert(now);
-        self.recount();
-        if records > 0 {
-            self.probe.dropped += records;
-            out.push(Action::Dropped {
-                records,
-                next: log_start,
-            });
-        }
-    }
-
-    fn on_ahead(&mut self, request: RequestId, high_water_mark: Offset, out: &mut Vec<Action>) {
-        if let Some((_, reading)) = self.answered(request) {
-            self.halt(
-                StallReason::PositionAhead {
-                    position: reading.from,
-                    high_water_mark,
-                },
-                out,
-            );
-        }
-    }
-
-    fn on_read_failed(
-        &mut self,
-        request: RequestId,
-        code: ErrorCode,
-        now: CommitTime,
-        out: &mut Vec<Action>,
-    ) {
-        let Some((name, _)) = self.answered(request) else {
-            return;
-        };
-        self.lane(name).not_before = after(now, RETRY_NANOS);
-        let reason = StallReason::Parent(code);
-        if self.parent_stall != Some(reason) {
-            self.probe.stalls += u64::from(self.parent_stall.is_none());
-            self.parent_stall = Some(reason);
-            out.push(Action::Stall { bucket: None, reason });
-        }
-    }
-
-    fn parent_goes_on(&mut self, out: &mut Vec<Action>) {
-        if self.parent_stall.take().is_some() {
-            out.push(Action::Unstall { bucket: None });
-        }
-    }
-
-    /// Stands still for good: no reads, no new commits.
-    fn halt(&mut self, reason: StallReason, out: &mut Vec<Action>) {
-        if self.life == Life::Running {
-            self.life = Life::Halted(reason);
-            self.probe.stalls += 1;
-            out.push(Action::Stall { bucket: None, reason });
-        }
-    }
-
-    // ---- the child
-
-    fn on_opened(
-        &mut self,
-        request: RequestId,
-        partition: PartitionId,
-        watermark: Offset,
-        tail: Option<ParentTail>,
-        now: CommitTime,
-        out: &mut Vec<Action>,
-    ) {
-        let index = partition.0 as usize;
-        if self.buckets.get(index).map(|bucket| bucket.phase) != Some(Phase::Opening(request)) {
-            return;
-        }
-        let floor = self.floor;
-        match self.buckets[index].told(watermark, floor) {
-            Word::Regressed { acknowledged } => self.regressed(index, acknowledged, watermark, out),
-            Word::Further => {
-                self.unsaved_since.get_or_insert(now);
-                self.verify(index, tail, out);
-            }
-            Word::Known => self.opened(index, out),
-        }
-        self.recount();
-    }
-
-    fn verify(&mut self, index: usize, tail: Option<ParentTail>, out: &mut Vec<Action>) {
-        let offset = Offset(self.buckets[index].watermark().0.saturating_sub(1));
-        if tail.is_some_and(|tail| tail.lineage != self.config.lineage) {
-            self.buckets[index].phase = Phase::Halted;
-            self.halt(StallReason::Diverged { offset }, out);
-            return;
-        }
-        let request = self.request();
-        match self.buckets[index].verify(request, tail) {
-            Some((offset, tail)) => out.push(Action::VerifyParent {
-                request,
-                bucket: self.buckets[index].partition,
-                offset,
-                tail,
-            }),
-            None => self.opened(index, out),
-        }
-    }
-
-    fn on_verified(
-        &mut self,
-        request: RequestId,
-        partition: PartitionId,
-        verdict: ParentVerdict,
-        out: &mut Vec<Action>,
-    ) {
-        let index = partition.0 as usize;
-        if self.buckets.get(index).map(|bucket| bucket.phase) != Some(Phase::Verifying(request)) {
-            return;
-        }
-        match verdict {
-            ParentVerdict::Same | ParentVerdict::Gone => self.opened(index, out),
-            ParentVerdict::Differs => {
-                let offset = Offset(self.buckets[index].watermark().0.saturating_sub(1));
-                self.buckets[index].phase = Phase::Halted;
-                self.halt(StallReason::Diverged { offset }, out);
-            }
-        }
-        self.recount();
-    }
-
-    fn opened(&mut self, index: usize, out: &mut Vec<Action>) {
-        self.buckets[index].phase = Phase::Open;
-        // What stalled it may be the commit, not the asking: it goes on once a commit shows that, or when there is none.
-        if self
-            .front
-            .is_some_and(|front| self.buckets[index].read_to() >= front)
-        {
-            self.goes_on(index, out);
-        }
-    }
-
-    fn on_acked(
-        &mut self,
-        request: RequestId,
-        partition: PartitionId,
-        receipt: &Receipt,
-        duplicate: bool,
-        now: CommitTime,
-        out: &mut Vec<Action>,
-    ) {
-        let index = partition.0 as usize;
-        let Some(bucket) = self.buckets.get_mut(index) else {
-            return;
-        };
-        let Some(sent) = bucket.sent(request) else {
-            return;
-        };
-        self.census.leave(bucket, self.front);
-        let covered = bucket.acked(receipt);
-        self.census.join(bucket, self.front);
-        if !covered {
-            self.fail(index, ErrorCode::Internal, now, out);
-            return;
-        }
-        if duplicate {
-            self.probe.duplicates += u64::from(sent.records);
-        } else {
-            self.probe.committed += u64::from(sent.records);
-        }
-        self.unsaved_since.get_or_insert(now);
-        self.goes_on(index, out);
-        if self.life == Life::Running {
-            self.ship(index, now, out);
-        }
-    }
-
-    fn on_expected(
-        &mut self,
-        request: RequestId,
-        partition: PartitionId,
-        watermark: Offset,
-        now: CommitTime,
-        out: &mut Vec<Action>,
-    ) {
-        let index = partition.0 as usize;
-        let Some(sent) = self.buckets.get(index).and_then(|bucket| bucket.sent(request)) else {
-            return;
-        };
-        if watermark == sent.end {
-            // The batch is there; its acknowledgement was lost. What waits behind it still follows.
-            let receipt = Receipt::flushed(watermark);
-            self.on_acked(request, partition, &receipt, true, now, out);
-            return;
-        }
-        let floor = self.floor;
-        match self.buckets[index].told(watermark, floor) {
-            Word::Regressed { acknowledged } => self.regressed(index, acknowledged, watermark, out),
-            // A child that refuses what follows its own watermark: as any other refusal.
-            Word::Known => self.fail(index, ErrorCode::Internal, now, out),
-            Word::Further if watermark > sent.end => self.probe.duplicates += u64::from(sent.records),
-            Word::Further => {}
-        }
-        self.unsaved_since.get_or_insert(now);
-        self.recount();
-    }
-
-    fn on_failed(
-        &mut self,
-        request: RequestId,
-        partition: PartitionId,
-        code: ErrorCode,
-        now: CommitTime,
-        out: &mut Vec<Action>,
-    ) {
-        let index = partition.0 as usize;
-        let Some(bucket) = self.buckets.get(index) else {
-            return;
-        };
-        let current = match bucket.phase {
-            Phase::Opening(asked) | Phase::Verifying(asked) => asked == request,
-            Phase::Open | Phase::Halted => bucket.sent(request).is_some(),
-            Phase::Closed { .. } => false,
-        };
-        if current {
-            self.fail(index, code, now, out);
-        }
-    }
-
-    /// The bucket is in doubt: it is asked for its watermark again after a second, and reads again above it.
-    fn fail(&mut self, index: usize, code: ErrorCode, now: CommitTime, out: &mut Vec<Action>) {
-        let bucket = &mut self.buckets[index];
-        bucket.forget();
-        bucket.phase = Phase::Closed {
-            retry_at: after(now, RETRY_NANOS),
-        };
-        self.stalls(index, StallReason::Child(code), out);
-        if code == ErrorCode::StaleEpoch && self.epoch == EpochState::Sure {
-            self.epoch = EpochState::AskAt(now);
-        }
-        self.recount();
-    }
-
-    fn regressed(&mut self, index: usize, acknowledged: Offset, watermark: Offset, out: &mut Vec<Action>) {
-        self.buckets[index].phase = Phase::Halted;
-        self.stalls(
-            index,
-            StallReason::ChildRegressed {
-                acknowledged,
-                watermark,
-            },
-            out,
-        );
-    }
-
-    fn stalls(&mut self, index: usize, reason: StallReason, out: &mut Vec<Action>) {
-        let bucket = &mut self.buckets[index];
-        if bucket.stall != Some(reason) {
-            self.probe.stalls += u64::from(bucket.stall.is_none());
-            bucket.stall = Some(reason);
-            out.push(Action::Stall {
-                bucket: Some(bucket.partition),
-                reason,
-            });
-        }
-    }
-
-    fn goes_on(&mut self, index: usize, out: &mut Vec<Action>) {
-        let bucket = &mut self.buckets[index];
-        if bucket.stall.take().is_some() {
-            out.push(Action::Unstall {
-                bucket: Some(bucket.partition),
-            });
-        }
-    }
-
-    // ---- the epoch and the file
 
     fn on_epoch(&mut self, verdict: EpochVerdict, now: CommitTime) {
         if self.epoch != EpochState::Asking {
@@ -632,20 +279,27 @@ impl Cursor {
         };
     }
 
+    /// Every move of a bucket's position ends here.
+    pub(super) fn positioned(&mut self, index: usize, now: CommitTime) {
+        let position = self.buckets[index].position();
+        if let Some(persist) = self.acknowledged.acknowledge(index, position) {
+            self.newest = Some(persist);
+            self.unsaved_since.get_or_insert(now);
+        }
+    }
+
     fn on_persisted(&mut self, position: Offset, now: CommitTime) {
-        self.stored = self.stored.max(Some(position));
-        let saved = Persist::lowest(self.config.origin.epoch, &self.buckets).next_offset() <= position;
-        self.unsaved_since = if saved { None } else { Some(now) };
+        self.stored = self.stored.max(position);
+        self.newest = self.newest.filter(|newest| newest.next_offset() > position);
+        self.unsaved_since = self.newest.map(|_| now);
     }
 
     /// The newest position, if the cursor file does not hold it yet. Nothing from a cursor that stands for an operator:
     /// its position is what is in doubt.
     #[must_use]
     pub fn persistable(&self) -> Option<Persist> {
-        let persist = Persist::lowest(self.config.origin.epoch, &self.buckets);
-        let newer = self.stored.is_none_or(|stored| persist.next_offset() > stored);
         let sound = matches!(self.life, Life::Running | Life::Stopping { persist: true });
-        (newer && sound).then_some(persist)
+        self.newest.filter(|_| sound)
     }
 
     /// Since when the cursor file may lag; the runner stores the oldest first.
@@ -653,8 +307,6 @@ impl Cursor {
     pub fn unsaved_since(&self) -> Option<CommitTime> {
         self.unsaved_since
     }
-
-    // ---- what can be asked
 
     /// What it was made with.
     #[must_use]
@@ -665,7 +317,7 @@ impl Cursor {
     /// Everything below was copied, for every child partition.
     #[must_use]
     pub fn position(&self) -> Offset {
-        Persist::lowest(self.config.origin.epoch, &self.buckets).next_offset()
+        self.acknowledged.lowest()
     }
 
     /// When the record that the shared read comes to next is due, if it is committed and was seen (SPEC.md G5).
