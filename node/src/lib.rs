@@ -1,7 +1,10 @@
-//! A Tailwater node.
+//! A Tailwater node, composed from the outside in: the process and its configuration, the control thread with the
+//! metastore, and the shard along a record's way: ingress, partition, fan-out.
 #![deny(unsafe_code)]
 
-pub mod clock;
 pub mod config;
 pub mod metastore;
+pub mod fanout;
+pub mod clock;
+pub mod signal;
 pub mod telemetry;

@@ -20,3 +20,4 @@ pub mod types;
 pub mod watchdog;
 
 pub mod handle;
+pub mod proof;

@@ -136,10 +136,8 @@ pub struct ShardCounters {
     pub anchor_deferred: Cell,
     /// Anchor decisions: refused, the epoch is not current.
     pub anchor_stale: Cell,
-    /// Nanoseconds of all stalls over 5 ms that the watchdog saw.
-    pub stall_ns: Cell,
-    /// Stalls over 5 ms.
-    pub stalls: Cell,
+    /// Share of the time that the shard ran, over the last few seconds, in thousandths.
+    pub busy_permille: Cell,
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex};
 use metrics::{Key, Label, Level, Metadata, Recorder};
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle, PrometheusRecorder};
 
+use tailwater_storage::disk::watchdog::Watchdog;
 use tailwater_wire::message::LinkStatus;
 
 use crate::telemetry::counters::{Histogram, ShardCounters};
@@ -109,6 +110,7 @@ pub struct Exporter {
     recorder: PrometheusRecorder,
     handle: PrometheusHandle,
     shards: Vec<Arc<ShardCounters>>,
+    watchdog: Arc<Watchdog>,
     seen: Mutex<Seen>,
 }
 
@@ -122,7 +124,7 @@ struct Seen {
 impl Exporter {
     /// An exporter over the counters of all shards.
     #[must_use]
-    pub fn new(shards: Vec<Arc<ShardCounters>>) -> Exporter {
+    pub fn new(shards: Vec<Arc<ShardCounters>>, watchdog: Arc<Watchdog>) -> Exporter {
         let builder = PrometheusBuilder::new()
             .set_buckets_for_metric(Matcher::Suffix("_append_seconds".to_owned()), &SECONDS_BOUNDS)
             .and_then(|b| {
@@ -144,13 +146,14 @@ impl Exporter {
             handle: recorder.handle(),
             recorder,
             shards,
+            watchdog,
             seen: Mutex::default(),
         }
     }
 
     /// Everything as text, now.
     #[must_use]
-    pub fn render(&self, links: &[LinkStatus], metastore: MetastoreFacts, busy_ratio: f64) -> String {
+    pub fn render(&self, links: &[LinkStatus], metastore: MetastoreFacts) -> String {
         let sum = |pick: fn(&ShardCounters) -> u64| self.shards.iter().map(|shard| pick(shard)).sum::<u64>();
         self.counter("log_batches_total", &[], sum(|s| s.batches.get()));
         self.counter("log_records_total", &[], sum(|s| s.records.get()));
@@ -193,9 +196,16 @@ impl Exporter {
         for (verdict, pick) in verdicts {
             self.counter("fanout_anchor_total", &[("verdict", verdict)], sum(pick));
         }
-        self.gauge("shard_stall_seconds", &[], sum(|s| s.stall_ns.get()) as f64 / 1e9);
-        self.counter("shard_stalls_total", &[], sum(|s| s.stalls.get()));
-        self.gauge("shard_busy_ratio", &[], busy_ratio);
+        for (number, shard) in self.shards.iter().enumerate() {
+            let label = [("shard", number.to_string())];
+            let label = [(label[0].0, label[0].1.as_str())];
+            self.gauge("shard_busy_ratio", &label, shard.busy_permille.get() as f64 / 1e3);
+        }
+        for report in self.watchdog.reports() {
+            let label = [("shard", report.name.as_str())];
+            self.counter("shard_stalls_total", &label, report.stalls);
+            self.gauge("shard_stall_seconds", &label, report.stall_us_max as f64 / 1e6);
+        }
         self.gauge("metastore_leader", &[], f64::from(u8::from(metastore.leader)));
         self.gauge("metastore_term", &[], metastore.term as f64);
         self.gauge("metastore_applied_index", &[], metastore.applied as f64);
@@ -285,10 +295,11 @@ mod tests {
     #[test]
     fn a_scrape_shows_counters_and_histograms_once() {
         let shard = Arc::new(ShardCounters::default());
-        let exporter = Exporter::new(vec![Arc::clone(&shard)]);
+        let watchdog = Watchdog::start(Default::default(), Box::new(|_, _| {})).expect("a thread");
+        let exporter = Exporter::new(vec![Arc::clone(&shard)], Arc::new(watchdog));
         shard.records.add(7);
         shard.fsync.record(150_000);
-        let _first = exporter.render(&[], MetastoreFacts::default(), 0.0);
+        let _first = exporter.render(&[], MetastoreFacts::default());
         let text = exporter.render(
             &[],
             MetastoreFacts {
@@ -296,7 +307,6 @@ mod tests {
                 term: 3,
                 applied: 9,
             },
-            0.5,
         );
         for line in [
             "tailwater_log_records_total 7",
