@@ -12,8 +12,8 @@
 //! ```
 //!
 //! The incarnation is not part of a live topic's path: it stands in every segment's header. So a deletion first
-//! renames the topic's directory, in one step, to a name that no topic can have (a topic's name never begins with a
-//! dot) and only then removes it piece by piece; a re-created topic never meets files of the dead one.
+//! renames the topic's directory, in one step, to a name that no topic can have (a topic's name never begins
+//! with a dot) and only then removes it piece by piece; a re-created topic never meets files of the dead one.
 
 use std::path::{Path, PathBuf};
 
@@ -151,7 +151,8 @@ pub enum PartitionEntry {
     Prepared(u64),
     /// The cursor file of a child.
     Cursor(TopicName),
-    /// An atomic replacement that did not come to its end: may be removed at a start, before anything is written.
+    /// An atomic replacement that did not come to its end: may be removed at a start, before anything is
+    /// written.
     Temporary,
     /// Not ours: left alone.
     Foreign,
@@ -197,7 +198,8 @@ fn parse_hex(text: &str) -> Option<u64> {
     }
 }
 
-/// The place of one cursor file, with the link that it belongs to, so that a proof about another link is noticed.
+/// The place of one cursor file, with the link that it belongs to, so that a proof about another link is
+/// noticed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CursorPath {
     parent: TopicName,
@@ -293,15 +295,19 @@ mod tests {
 
     proptest! {
         #[test]
-        fn names_read_back(number: u64, partition in 0u32..1_024, name in "[a-z0-9][a-z0-9_-]{0,20}(\\.offset|\\.log|\\.tmp-0000000000000000)?") {
-            let child = topic(&name);
-            prop_assert_eq!(parse_partition_entry(&segment_name(Offset(number))), PartitionEntry::Segment(Offset(number)));
-            prop_assert_eq!(parse_partition_entry(&index_name(Offset(number))), PartitionEntry::Index(Offset(number)));
+        fn names_read_back(
+            number: u64,
+            partition in 0u32..1_024,
+            name in "[a-z0-9][a-z0-9_-]{0,20}(\\.offset|\\.log|\\.tmp-0000000000000000)?",
+        ) {
+            let (child, offset, partition) = (topic(&name), Offset(number), PartitionId(partition));
+            prop_assert_eq!(parse_partition_entry(&segment_name(offset)), PartitionEntry::Segment(offset));
+            prop_assert_eq!(parse_partition_entry(&index_name(offset)), PartitionEntry::Index(offset));
             prop_assert_eq!(parse_partition_entry(&prepared_name(number)), PartitionEntry::Prepared(number));
             prop_assert_eq!(parse_partition_entry(&cursor_name(&child)), PartitionEntry::Cursor(child.clone()));
-            prop_assert_eq!(parse_partition_dir(&partition_dir_name(PartitionId(partition))), Some(PartitionId(partition)));
-            let file_name = |path: &Path| path.file_name().and_then(|n| n.to_str()).map(str::to_owned).unwrap_or_default();
-            for file in [segment_name(Offset(number)), cursor_name(&child), prepared_name(number)] {
+            prop_assert_eq!(parse_partition_dir(&partition_dir_name(partition)), Some(partition));
+            let file_name = |path: &Path| path.file_name().expect("a name").to_string_lossy().into_owned();
+            for file in [segment_name(offset), cursor_name(&child), prepared_name(number)] {
                 let temporary = file_name(&temporary_path(Path::new(&file), number));
                 prop_assert_eq!(parse_partition_entry(&temporary), PartitionEntry::Temporary);
             }

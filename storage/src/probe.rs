@@ -1,8 +1,8 @@
 //! What one shard's storage has done, in plain counters that only that shard writes.
 //!
-//! A count costs one relaxed store: no lock, no read-modify-write. The shard holds the [`Probe`]; whoever exports metrics
-//! holds an `Arc` of it and reads a [`ProbeReading`] on each scrape, on another thread, without disturbing the shard. The
-//! counters of one reading are not of one instant.
+//! A count costs one relaxed store: no lock, no read-modify-write. The shard holds the [`Probe`]; whoever
+//! exports metrics holds an `Arc` of it and reads a [`ProbeReading`] on each scrape, on another thread, without
+//! disturbing the shard. The counters of one reading are not of one instant.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -32,7 +32,8 @@ impl Counter {
     }
 }
 
-/// Counts by powers of two: bucket `n` counts values in `[2^n, 2^(n+1))`, the first one also 0, the last one all above.
+/// Counts by powers of two: bucket `n` counts values in `[2^n, 2^(n+1))`, the first one also 0, the last one
+/// all above.
 #[derive(Debug)]
 pub struct Log2Histogram {
     counts: [Counter; BUCKETS],
@@ -90,7 +91,8 @@ impl HistogramReading {
 
 macro_rules! probe {
     ($($(#[doc = $doc:literal])+ $name:ident,)+) => {
-        /// One shard's storage counters; 64-byte aligned, so that no other shard's writes share its cache lines.
+        /// One shard's storage counters; 64-byte aligned, so that no other shard's writes share its cache
+        /// lines.
         #[derive(Debug, Default)]
         #[repr(align(64))]
         pub struct Probe {

@@ -1,8 +1,9 @@
-//! The values that a destructive move asks for: what the metadata leader confirmed, and what children acknowledged.
+//! The values that a destructive move asks for: what the metadata leader confirmed, and what children
+//! acknowledged.
 //!
 //! All have private fields and are consumed by reference: none can be made by accident. `by_leader` is for the
-//! metastore's handle alone, which calls it with what a linearizable read on the leader returned; a local replica, a cached
-//! snapshot or a timeout is no such verdict (SPEC.md F7).
+//! metastore's handle alone, which calls it with what a linearizable read on the leader returned; a local
+//! replica, a cached snapshot or a timeout is no such verdict (SPEC.md F7).
 
 use std::collections::BTreeMap;
 
@@ -18,8 +19,8 @@ pub struct LeaderConfirmed {
 }
 
 impl LeaderConfirmed {
-    /// What a linearizable read on the leader returned for this pair, at this metadata index. Only for the metastore's
-    /// handle.
+    /// What a linearizable read on the leader returned for this pair, at this metadata index. Only for the
+    /// metastore's handle.
     #[must_use]
     pub fn by_leader(
         parent: TopicName,
@@ -54,8 +55,8 @@ impl LeaderConfirmed {
     }
 }
 
-/// The metadata leader's word that no live link of the cluster has an epoch. Epochs are drawn once and never come
-/// back, so this stays true.
+/// The metadata leader's word that no live link of the cluster has an epoch. Epochs are drawn once and never
+/// come back, so this stays true.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EpochGone {
     epoch: Epoch,
@@ -63,7 +64,8 @@ pub struct EpochGone {
 }
 
 impl EpochGone {
-    /// What a linearizable read on the leader returned, at this metadata index. Only for the metastore's handle.
+    /// What a linearizable read on the leader returned, at this metadata index. Only for the metastore's
+    /// handle.
     #[must_use]
     pub fn by_leader(epoch: Epoch, index: u64) -> EpochGone {
         EpochGone { epoch, index }
@@ -91,7 +93,8 @@ pub struct TopicGone {
 }
 
 impl TopicGone {
-    /// What a linearizable read on the leader returned, at this metadata index. Only for the metastore's handle.
+    /// What a linearizable read on the leader returned, at this metadata index. Only for the metastore's
+    /// handle.
     #[must_use]
     pub fn by_leader(topic: TopicName, incarnation: Incarnation, index: u64) -> TopicGone {
         TopicGone {
@@ -142,8 +145,8 @@ impl Persist {
     }
 }
 
-/// How far each child partition has acknowledged one cursor, and the lowest of these. Lives with its cursor, on the core
-/// that owns the parent's partition.
+/// How far each child partition has acknowledged one cursor, and the lowest of these. Lives with its cursor, on
+/// the core that owns the parent's partition.
 #[derive(Debug, Clone)]
 pub struct Acknowledged {
     epoch: Epoch,
@@ -172,8 +175,9 @@ impl Acknowledged {
         }
     }
 
-    /// A child partition acknowledged, as flushed, everything below `through` (its answer to a commit, or the flushed
-    /// watermark that it named when it was opened). An older answer than one already heard changes nothing.
+    /// A child partition acknowledged, as flushed, everything below `through` (its answer to a commit, or the
+    /// flushed watermark that it named when it was opened). An older answer than one already heard changes
+    /// nothing.
     ///
     /// Returns the new lowest position when it has risen.
     ///

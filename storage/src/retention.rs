@@ -1,4 +1,5 @@
-//! Which of a partition's oldest segments retention removes, decided from their sizes and commit times (SPEC.md D8).
+//! Which of a partition's oldest segments retention removes, decided from their sizes and commit times (SPEC.md
+//! D8).
 //!
 //! Whole sealed segments only, oldest first, never the active one, and no reader is asked.
 
@@ -20,10 +21,10 @@ pub struct SealedSegment {
 
 /// How many of the oldest sealed segments go now.
 ///
-/// A segment goes by age when its newest record was committed more than `retention.millis` before `now`, and by size
-/// as long as the log, `active_bytes` included, is greater than `retention.bytes`. Both work from the oldest on, so what is left
-/// is always one run of offsets. `now` is the owner's clock; while that clock is held (SPEC.md G6) the caller
-/// passes `None`, and nothing goes by age.
+/// A segment goes by age when its newest record was committed more than `retention.millis` before `now`, and by
+/// size as long as the log, `active_bytes` included, is greater than `retention.bytes`. Both work from the
+/// oldest on, so what is left is always one run of offsets. `now` is the owner's clock; while that clock is
+/// held (SPEC.md G6) the caller passes `None`, and nothing goes by age.
 #[must_use]
 pub fn segments_to_remove(
     sealed: &[SealedSegment],
@@ -114,14 +115,19 @@ mod tests {
 
     proptest! {
         #[test]
-        fn removal_is_enough_and_not_more(mut seconds in prop::collection::vec(0u64..100, 0..10), now in 0u64..200,
-                millis in prop::option::of(0u64..100_000), bytes in prop::option::of(0u64..1_200)) {
+        fn removal_is_enough_and_not_more(
+            mut seconds in prop::collection::vec(0u64..100, 0..10),
+            now in 0u64..200,
+            millis in prop::option::of(0u64..100_000),
+            bytes in prop::option::of(0u64..1_200),
+        ) {
             seconds.sort_unstable();
             let segments = sealed(100, &seconds);
             let time = CommitTime::from_millis(now * 1_000);
             let gone = segments_to_remove(&segments, 50, Some(time), Retention { millis, bytes });
             let must_go = |from: usize| {
-                let old = millis.is_some_and(|ms| segments[from].last_commit_time.plus(Delay { millis: ms }) < time);
+                let newest = segments[from].last_commit_time;
+                let old = millis.is_some_and(|millis| newest.plus(Delay { millis }) < time);
                 let big = bytes.is_some_and(|max| 50 + 100 * (segments.len() - from) as u64 > max);
                 old || big
             };

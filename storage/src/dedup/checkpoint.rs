@@ -1,7 +1,7 @@
 //! The dedup table as bytes, for the head of each segment: what was flushed when it was made.
 //!
-//! The segment's format splits these bytes into blocks with checksums; here they are taken to be whole, and still
-//! nothing in them can make this panic. Little-endian:
+//! The segment's format splits these bytes into blocks with checksums; here they are taken to be whole, and
+//! still nothing in them can make this panic. Little-endian:
 //!
 //! ```text
 //!   0  magic "TWDT"         u32 |   8  producers          u32
@@ -22,7 +22,8 @@
 //!                                                68 1 if the last three are known, u32
 //! ```
 //!
-//! "The batch" is the writer's last flushed one; a producer that was opened and has written nothing has zeros there.
+//! "The batch" is the writer's last flushed one; a producer that was opened and has written nothing has zeros
+//! there.
 
 use std::collections::HashSet;
 
@@ -41,6 +42,12 @@ pub const CHECKPOINT_VERSION: u8 = 1;
 const HEADER_BYTES: usize = 16;
 const PRODUCER_BYTES: usize = 56;
 const ORIGIN_BYTES: usize = 72;
+
+const NO_MARK: OriginMark = OriginMark {
+    lineage: Lineage([0; 8]),
+    parent_crc: 0,
+    parent_commit_time: CommitTime(0),
+};
 
 /// The greatest checkpoint with the origins of so many links from parents of the greatest partition count.
 #[must_use]
@@ -170,11 +177,7 @@ fn encode_producer(out: &mut Vec<u8>, writer: Writer, producer: &Producer) {
 }
 
 fn encode_origin(out: &mut Vec<u8>, id: OriginId, origin: &Origin, batch: &Batch) {
-    let mark = origin.flushed_mark.unwrap_or(OriginMark {
-        lineage: Lineage([0; 8]),
-        parent_crc: 0,
-        parent_commit_time: CommitTime(0),
-    });
+    let mark = origin.flushed_mark.unwrap_or(NO_MARK);
     out.extend_from_slice(&id.epoch.0);
     out.extend_from_slice(&id.partition.0.to_le_bytes());
     out.extend_from_slice(&record_count(*batch).to_le_bytes());
@@ -258,7 +261,7 @@ fn decode_origin(input: &mut Input<'_>) -> Result<(OriginId, Batch, Option<Origi
         parent_commit_time,
     };
     let mark = match input.u32()? {
-        0 => None,
+        0 if mark == NO_MARK => None,
         1 => Some(mark),
         _ => return Err(CheckpointError::Inconsistent("unknown fields")),
     };
@@ -310,5 +313,176 @@ impl<'a> Input<'a> {
 
     fn u64(&mut self) -> Result<u64, CheckpointError> {
         self.take().map(u64::from_le_bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use tailwater_wire::message::ProducerKey;
+
+    use super::*;
+    use crate::dedup::tests::{Log, origin, random};
+
+    /// One of everything: a random producer, a named one that has written, one that has not, and an origin.
+    fn table() -> DedupTable {
+        let mut log = Log::new();
+        log.append(random(0x0102), 6, 9, CommitTime(1_000));
+        for name in ["feed", "idle"] {
+            let key = ProducerKey::Named(name.to_owned());
+            log.table.open(&key, CommitTime(2_000)).expect("free");
+        }
+        log.append(Writer::Named(name_hash("feed")), 0, 4, CommitTime(2_000));
+        log.append(Writer::Origin(origin(0xAB, 3)), 70, 75, CommitTime(3_000));
+        log.table.flushed(log.end);
+        log.append(random(0x0102), 9, 20, CommitTime(4_000)); // not flushed: not in it, but for the time of use
+        log.table
+    }
+
+    const GOLDEN: &str = concat!(
+        "5457445401000000",
+        "0300000001000000",
+        // idle: opened, nothing written
+        "02040000",
+        "00000000",
+        "IDLE",
+        "0000000000000000",
+        "0000000000000000",
+        "0000000000000000",
+        "d007000000000000",
+        "69646c65",
+        // feed: 4 records, ending at offset 7
+        "02040000",
+        "04000000",
+        "FEED",
+        "0400000000000000",
+        "0700000000000000",
+        "d007000000000000",
+        "d007000000000000",
+        "66656564",
+        // random: 3 records, sequence 9, ending at offset 3
+        "01000000",
+        "03000000",
+        "02010000000000000000000000000000",
+        "0900000000000000",
+        "0300000000000000",
+        "e803000000000000",
+        "a00f000000000000",
+        // origin: watermark 70 to 75, ending at offset 12
+        "abababababababab",
+        "03000000",
+        "05000000",
+        "4600000000000000",
+        "4b00000000000000",
+        "0c00000000000000",
+        "b80b000000000000",
+        "0303030303030303",
+        "b70b000000000000",
+        "eeffc000",
+        "01000000",
+    );
+
+    fn hex(bytes: &[u8]) -> String {
+        bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+
+    fn golden() -> Vec<u8> {
+        let text = GOLDEN
+            .replace("IDLE", &hex(&name_hash("idle")))
+            .replace("FEED", &hex(&name_hash("feed")));
+        let digits = text.as_bytes().chunks(2);
+        let byte =
+            |pair: &[u8]| u8::from_str_radix(std::str::from_utf8(pair).expect("ascii"), 16).expect("hex");
+        digits.map(byte).collect()
+    }
+
+    #[test]
+    fn golden_bytes() {
+        assert_eq!(hex(&table().checkpoint()), hex(&golden()));
+        let restored = DedupTable::restore(&golden()).expect("golden");
+        assert_eq!(restored.checkpoint(), golden());
+        assert!(restored.is_all_flushed());
+        let watermark = restored.origin(origin(0xAB, 3)).expect("in it");
+        assert_eq!((watermark.appended, watermark.flushed), (75, 75));
+        assert_eq!(watermark.mark.map(|mark| mark.parent_crc), Some(0xC0FFEE));
+    }
+
+    #[test]
+    fn a_newer_version_is_named() {
+        let mut bytes = golden();
+        bytes[4] = 2;
+        assert_eq!(
+            DedupTable::restore(&bytes).err(),
+            Some(CheckpointError::OtherVersion(2))
+        );
+        assert_eq!(
+            DedupTable::restore(&[0; 64]).err(),
+            Some(CheckpointError::NotACheckpoint)
+        );
+    }
+
+    #[test]
+    fn cut_off_or_with_more_behind_it_is_refused() {
+        let bytes = golden();
+        for len in 0..bytes.len() {
+            assert_eq!(
+                DedupTable::restore(&bytes[..len]).err(),
+                Some(CheckpointError::Short),
+                "{len}"
+            );
+        }
+        let more = [&bytes[..], &[0]].concat();
+        assert!(matches!(
+            DedupTable::restore(&more),
+            Err(CheckpointError::Inconsistent(_))
+        ));
+    }
+
+    #[test]
+    fn a_name_belongs_to_its_id() {
+        let mut bytes = golden();
+        let name = HEADER_BYTES + PRODUCER_BYTES;
+        assert_eq!(&bytes[name..name + 4], b"idle");
+        bytes[name] = b'I';
+        assert!(matches!(
+            DedupTable::restore(&bytes),
+            Err(CheckpointError::Inconsistent(_))
+        ));
+        bytes[name] = 0xFF;
+        assert!(matches!(
+            DedupTable::restore(&bytes),
+            Err(CheckpointError::Inconsistent(_))
+        ));
+    }
+
+    #[test]
+    fn an_unknown_mark_has_no_content() {
+        let mut bytes = golden();
+        let flag = bytes.len() - 4;
+        bytes[flag] = 0;
+        assert!(matches!(
+            DedupTable::restore(&bytes),
+            Err(CheckpointError::Inconsistent(_))
+        ));
+        bytes[flag - 20..].fill(0);
+        let restored = DedupTable::restore(&bytes).expect("an origin without a mark");
+        assert_eq!(restored.origin(origin(0xAB, 3)).expect("in it").mark, None);
+        assert_eq!(restored.checkpoint(), bytes);
+    }
+
+    proptest! {
+        /// Whatever restores says the same again: nothing is read that is not kept.
+        #[test]
+        fn damage_never_panics(at in 0usize..400, bytes in prop::collection::vec(any::<u8>(), 0..80)) {
+            let mut damaged = golden();
+            let at = at % damaged.len();
+            let end = (at + bytes.len()).min(damaged.len());
+            damaged[at..end].copy_from_slice(&bytes[..end - at]);
+            if let Ok(table) = DedupTable::restore(&damaged) {
+                prop_assert_eq!(table.checkpoint(), damaged);
+                let _ = table.decide(random(0x0102), 9, 20, None);
+            }
+            let _ = DedupTable::restore(&bytes);
+        }
     }
 }

@@ -9,3 +9,8 @@ mod lru;
 mod name;
 
 pub use name::name_hash;
+
+#[cfg(test)]
+mod model;
+#[cfg(test)]
+mod tests;

@@ -1,7 +1,8 @@
 //! Names of producers as 16-byte ids: FNV-1a, 128 bits.
 //!
-//! Source: G. Fowler, L. C. Noll, K.-P. Vo, D. Eastlake, "The FNV Non-Cryptographic Hash Algorithm", RFC 9923. It is not
-//! collision-proof against someone who looks for collisions; that is why the table keeps the name and compares it.
+//! Source: G. Fowler, L. C. Noll, K.-P. Vo, D. Eastlake, "The FNV Non-Cryptographic Hash Algorithm", RFC 9923.
+//! It is not collision-proof against someone who looks for collisions; that is why the table keeps the name and
+//! compares it.
 
 const OFFSET_BASIS: u128 = 0x6c62_272e_07bb_0142_62b8_2175_6295_c58d;
 const PRIME: u128 = 0x0000_0000_0100_0000_0000_0000_0000_013b;

@@ -1,15 +1,18 @@
-//! The table of one partition's writers: per writer the appended and the flushed watermark, and its last batches.
+//! The table of one partition's writers: per writer the appended and the flushed watermark, and its last
+//! batches.
 //!
-//! Pure, and on the core that owns the partition. It is fed in log order, by commits and by recovery alike: `appended` when a batch
-//! has its place in the log, `flushed` when a flush succeeded. It never rolls back: when a flush fails the partition latches, and
-//! recovery makes a new table from the segment's checkpoint and the batches behind it.
+//! Pure, and on the core that owns the partition. It is fed in log order, by commits and by recovery alike:
+//! `appended` when a batch has its place in the log, `flushed` when a flush succeeded. It never rolls back:
+//! when a flush fails the partition latches, and recovery makes a new table from the segment's checkpoint and
+//! the batches behind it.
 //!
-//! **What is bounded.** Producers: 10,000 and 7 days without a batch, least recently used first (SPEC.md D9), and their names by
-//! [`NAMES_BYTES_MAX`]. A producer that was let go is answered `UnknownProducer`, with one documented limit: a random
-//! producer whose batch follows 0 looks like a new one, so a retry of its *very first* batch that comes only after it was let
-//! go, 7 days or 10,000 other producers later, is appended again. Refusing it instead would ask every new producer for a round
-//! trip; who wants that opens the producer by name, which is never accepted unopened. Origins are not bounded here:
-//! links are, and an origin's entry lives until the leader confirms that its epoch is gone.
+//! **What is bounded.** Producers: 10,000 and 7 days without a batch, least recently used first (SPEC.md D9),
+//! and their names by [`NAMES_BYTES_MAX`]. A producer that was let go is answered `UnknownProducer`, with one
+//! documented limit: a random producer whose batch follows 0 looks like a new one, so a retry of its *very
+//! first* batch that comes only after it was let go, 7 days or 10,000 other producers later, is appended again.
+//! Refusing it instead would ask every new producer for a round trip; who wants that opens the producer by
+//! name, which is never accepted unopened. Origins are not bounded here: links are, and an origin's entry lives
+//! until the leader confirms that its epoch is gone.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -22,8 +25,8 @@ use crate::dedup::name::name_hash;
 use crate::dedup::verdict::{AppendedBatch, OpenError, Opened, OriginMark, OriginWatermark, Verdict};
 use crate::proof::EpochGone;
 
-/// Bytes of all producers' names together; beyond it the least recently used producer goes, named or not. Keeps a
-/// checkpoint within its bound when every name has the greatest length.
+/// Bytes of all producers' names together; beyond it the least recently used producer goes, named or not. Keeps
+/// a checkpoint within its bound when every name has the greatest length.
 pub const NAMES_BYTES_MAX: usize = 900 << 10;
 
 /// How many of a writer's last batches are remembered in memory, to answer a repeat with its original offset.
@@ -57,7 +60,8 @@ pub(super) struct History {
 #[derive(Debug, Clone)]
 pub(super) struct Producer {
     pub(super) history: History,
-    /// Known once it was opened by name in this process's or a checkpoint's time: batch headers carry the hash alone.
+    /// Known once it was opened by name in this process's or a checkpoint's time: batch headers carry the hash
+    /// alone.
     pub(super) name: Option<Box<str>>,
     /// Never falls from the table's oldest to its newest.
     pub(super) last_used: CommitTime,
@@ -111,9 +115,9 @@ impl DedupTable {
         }
     }
 
-    /// What is to be done with a batch that follows `previous` and leaves `sequence`. `floor` is the attach offset of an
-    /// origin's link, the watermark of an origin that has no entry yet; `None` for producers, and for an origin whose
-    /// link this owner does not know.
+    /// What is to be done with a batch that follows `previous` and leaves `sequence`. `floor` is the attach
+    /// offset of an origin's link, the watermark of an origin that has no entry yet; `None` for producers, and
+    /// for an origin whose link this owner does not know.
     #[must_use]
     pub fn decide(&self, writer: Writer, previous: u64, sequence: u64, floor: Option<u64>) -> Verdict {
         match writer {
@@ -166,8 +170,9 @@ impl DedupTable {
         }
     }
 
-    /// A batch has its place in the log. Called in log order for every batch, by commits after [`Verdict::Append`] and by
-    /// recovery for what it reads; the log is the truth, so nothing is decided again here.
+    /// A batch has its place in the log. Called in log order for every batch, by commits after
+    /// [`Verdict::Append`] and by recovery for what it reads; the log is the truth, so nothing is decided again
+    /// here.
     ///
     /// # Panics
     /// When the batch does not lie behind the one before it.
@@ -242,9 +247,9 @@ impl DedupTable {
         }
     }
 
-    /// Whether a flush covers everything that was appended. A checkpoint holds flushed batches alone, so a segment
-    /// that opens with one may only be written to when this held as the checkpoint was made, or when recovery also reads the
-    /// segment before it.
+    /// Whether a flush covers everything that was appended. A checkpoint holds flushed batches alone, so a
+    /// segment that opens with one may only be written to when this held as the checkpoint was made, or when
+    /// recovery also reads the segment before it.
     #[must_use]
     pub fn is_all_flushed(&self) -> bool {
         self.unflushed.is_empty()
@@ -252,8 +257,8 @@ impl DedupTable {
 
     /// Begins or resumes a producer. `now` is the partition's commit clock.
     ///
-    /// An opened producer that has not written is remembered in memory and in checkpoints; after a crash it may have to be
-    /// opened again.
+    /// An opened producer that has not written is remembered in memory and in checkpoints; after a crash it may
+    /// have to be opened again.
     ///
     /// # Errors
     /// [`OpenError`]; the table is unchanged.
@@ -290,7 +295,8 @@ impl DedupTable {
         Ok(opened)
     }
 
-    /// How far an origin has come; `None` when it has written nothing, so that its watermark is the attach offset.
+    /// How far an origin has come; `None` when it has written nothing, so that its watermark is the attach
+    /// offset.
     #[must_use]
     pub fn origin(&self, id: OriginId) -> Option<OriginWatermark> {
         let origin = self.origins.get(&id)?;
@@ -335,8 +341,8 @@ impl DedupTable {
         self.producers.len()
     }
 
-    /// Lets go of producers that have been silent for 7 days. Also done by `appended` and `open`; to be called on a
-    /// partition that sees neither.
+    /// Lets go of producers that have been silent for 7 days. Also done by `appended` and `open`; to be called
+    /// on a partition that sees neither.
     pub fn expire(&mut self, now: CommitTime) {
         self.pass_time(now);
     }

@@ -17,13 +17,13 @@ pub struct AppendedBatch {
     pub end_offset: Offset,
     /// When it was committed.
     pub commit_time: CommitTime,
-    /// For a data batch of an origin, what it says of the parent batch that it ends with. A batch of an origin without
-    /// it (a notice of dropped records) leaves the last mark as it was.
+    /// For a data batch of an origin, what it says of the parent batch that it ends with. A batch of an origin
+    /// without it (a notice of dropped records) leaves the last mark as it was.
     pub origin: Option<OriginMark>,
 }
 
-/// The parent batch that holds the last record an origin accounted for. A cursor whose parent has another batch there
-/// reads a log that is not the one it copied.
+/// The parent batch that holds the last record an origin accounted for. A cursor whose parent has another batch
+/// there reads a log that is not the one it copied.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct OriginMark {
     /// The parent partition's history.
@@ -39,8 +39,8 @@ pub struct OriginMark {
 pub enum Verdict {
     /// Append it.
     Append,
-    /// Its records are in the log already: append nothing, and acknowledge it once the HWM is at least `end_offset`. If
-    /// the flush up to there fails, its outcome is as unknown as the original's.
+    /// Its records are in the log already: append nothing, and acknowledge it once the HWM is at least
+    /// `end_offset`. If the flush up to there fails, its outcome is as unknown as the original's.
     Duplicate {
         /// The original's first offset; unknown when the original lies too far back or was cut differently.
         base_offset: Option<Offset>,
@@ -54,8 +54,8 @@ pub enum Verdict {
         /// The sequence of the last record that was appended for this producer.
         expected: u64,
     },
-    /// An origin's batch that follows another watermark than the origin's, which is this one; also a batch that lies
-    /// on both sides of it.
+    /// An origin's batch that follows another watermark than the origin's, which is this one; also a batch that
+    /// lies on both sides of it.
     Expected {
         /// The parent offset to go on from.
         watermark: u64,
@@ -95,6 +95,7 @@ pub struct OriginWatermark {
     pub flushed: u64,
     /// The log offset whose flush makes `appended` safe.
     pub end_offset: Offset,
-    /// The last parent batch accounted for; unknown when there was none yet but only notices of dropped records.
+    /// The last parent batch accounted for; unknown when there was none yet but only notices of dropped
+    /// records.
     pub mark: Option<OriginMark>,
 }

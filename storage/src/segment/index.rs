@@ -1,8 +1,8 @@
 //! The sparse index of one segment: where to begin reading for an offset or a commit time.
 //!
-//! It never answers more than where to begin: the reader goes on from there, batch by batch. While a segment is active its
-//! index is in memory; a sealed segment's is also a file, which may be lost or stale at any time and is then made anew from
-//! the segment. Little-endian:
+//! It never answers more than where to begin: the reader goes on from there, batch by batch. While a segment is
+//! active its index is in memory; a sealed segment's is also a file, which may be lost or stale at any time and
+//! is then made anew from the segment. Little-endian:
 //!
 //! ```text
 //!   0  magic "TWIX"            u32 |  24  base offset         u64
@@ -90,8 +90,8 @@ impl SparseIndex {
         self.entries[..above].last().copied()
     }
 
-    /// The last entry committed before a time. The first batch committed at or after the time lies behind it; `None`
-    /// means that the search begins at the segment's first batch.
+    /// The last entry committed before a time. The first batch committed at or after the time lies behind it;
+    /// `None` means that the search begins at the segment's first batch.
     #[must_use]
     pub fn before(&self, time: CommitTime) -> Option<IndexEntry> {
         let from = self.entries.partition_point(|entry| entry.commit_time < time);
@@ -215,4 +215,179 @@ pub enum IndexError {
     /// The checksum is right and the content contradicts itself.
     #[error("the index is inconsistent: {0}")]
     Inconsistent(&'static str),
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn entry(offset: u64, position: u64, commit_time: u64) -> IndexEntry {
+        IndexEntry {
+            offset: Offset(offset),
+            position,
+            commit_time: CommitTime(commit_time),
+        }
+    }
+
+    fn sample() -> (IndexedSegment, SparseIndex) {
+        let mut index = SparseIndex::new(100);
+        for batch in [
+            entry(16, 4_096, 7),
+            entry(17, 4_160, 7),
+            entry(18, 4_224, 8),
+            entry(256, 4_300, 9),
+        ] {
+            index.note(batch);
+        }
+        let of = IndexedSegment {
+            nonce: 0x1122_3344_5566_7788,
+            bytes: 8_192,
+            base: Offset(16),
+            end: Offset(300),
+            last_commit_time: CommitTime(9),
+        };
+        (of, index)
+    }
+
+    #[test]
+    fn golden_bytes() {
+        let golden = concat!(
+            "5457495801000000",
+            "8877665544332211",
+            "0020000000000000",
+            "1000000000000000",
+            "2c01000000000000",
+            "0900000000000000",
+            "02000000",
+            "64000000",
+            "1000000000000000",
+            "0010000000000000",
+            "0700000000000000",
+            "1200000000000000",
+            "8010000000000000",
+            "0800000000000000",
+            "26f92937",
+        );
+        let (of, index) = sample();
+        let bytes = index.encode(&of);
+        let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+        assert_eq!(hex, golden);
+        assert_eq!(SparseIndex::decode(&bytes), Ok((of, index)));
+    }
+
+    #[test]
+    fn what_contradicts_itself_is_refused_although_its_checksum_is_right() {
+        let (of, index) = sample();
+        let is_refused = |of: IndexedSegment| {
+            let decoded = SparseIndex::decode(&index.encode(&of));
+            matches!(decoded, Err(IndexError::Inconsistent(_)))
+        };
+        assert!(is_refused(IndexedSegment {
+            end: Offset(18),
+            ..of
+        }));
+        assert!(is_refused(IndexedSegment {
+            base: Offset(17),
+            ..of
+        }));
+        assert!(is_refused(IndexedSegment { bytes: 4_200, ..of }));
+        let last_commit_time = CommitTime(7);
+        assert!(is_refused(IndexedSegment {
+            last_commit_time,
+            ..of
+        }));
+        let falling = SparseIndex {
+            entries: index.entries.iter().rev().copied().collect(),
+            ..index.clone()
+        };
+        assert!(matches!(
+            SparseIndex::decode(&falling.encode(&of)),
+            Err(IndexError::Inconsistent(_))
+        ));
+    }
+
+    #[test]
+    fn another_version_is_named() {
+        let (of, index) = sample();
+        let mut bytes = index.encode(&of);
+        let body_len = bytes.len() - CRC_BYTES;
+        bytes[4] = 2;
+        let sum = crc(&bytes[..body_len]);
+        bytes[body_len..].copy_from_slice(&sum.to_le_bytes());
+        assert_eq!(SparseIndex::decode(&bytes), Err(IndexError::OtherVersion(2)));
+    }
+
+    /// Batches of a segment: each has some records, bytes, and time since the one before.
+    fn batches() -> impl Strategy<Value = Vec<IndexEntry>> {
+        prop::collection::vec((1u64..9, 64u64..900, 0u64..3), 0..60).prop_map(|steps| {
+            let mut at = entry(1_000, 4_096, 50);
+            let step = |(records, bytes, time)| {
+                let batch = at;
+                at = entry(
+                    at.offset.0 + records,
+                    at.position + bytes,
+                    at.commit_time.0 + time,
+                );
+                batch
+            };
+            steps.into_iter().map(step).collect()
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn like_a_scan(
+            batches in batches(),
+            interval in 1u32..2_000,
+            offset in 990u64..1_500,
+            time in 40u64..180,
+        ) {
+            let mut index = SparseIndex::new(interval);
+            batches.iter().for_each(|&batch| index.note(batch));
+            // From where the index says, a reader finds the batch that a scan of all finds, within the
+            // interval.
+            let found = batches.iter().rfind(|batch| batch.offset.0 <= offset);
+            let from = index.at_or_below(Offset(offset));
+            prop_assert_eq!(from.is_some(), found.is_some());
+            if let (Some(from), Some(found)) = (from, found) {
+                prop_assert!(batches.contains(&from) && from.position <= found.position);
+                prop_assert!(found.position - from.position < u64::from(interval));
+            }
+            let first_at = batches.iter().position(|batch| batch.commit_time.0 >= time).unwrap_or(batches.len());
+            let from = index.before(CommitTime(time));
+            let last_before = batches[..first_at].last();
+            prop_assert_eq!(from.is_some(), last_before.is_some());
+            if let (Some(from), Some(last)) = (from, last_before) {
+                prop_assert!(from.position <= last.position);
+                prop_assert!(last.position - from.position < u64::from(interval));
+            }
+            let of = IndexedSegment {
+                nonce: 5,
+                bytes: u64::MAX,
+                base: Offset(1_000),
+                end: Offset(u64::MAX),
+                last_commit_time: CommitTime(u64::MAX),
+            };
+            prop_assert_eq!(SparseIndex::decode(&index.encode(&of)), Ok((of, index)));
+        }
+
+        #[test]
+        fn damage_is_noticed(at in 0usize..200, mask in 1u8.., cut in 0usize..200) {
+            let (of, index) = sample();
+            let mut bytes = index.encode(&of);
+            let cut = cut % bytes.len();
+            prop_assert!(SparseIndex::decode(&bytes[..cut]).is_err());
+            let at = at % bytes.len();
+            bytes[at] ^= mask;
+            prop_assert!(SparseIndex::decode(&bytes).is_err());
+        }
+
+        #[test]
+        fn garbage_never_panics(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+            let _ = SparseIndex::decode(&bytes);
+            let _ = SparseIndex::decode(&[&INDEX_MAGIC.to_le_bytes()[..], &bytes].concat());
+        }
+    }
 }
