@@ -98,7 +98,17 @@ impl LoopMount {
         &self.device
     }
 
-    /// The device's directory in sysfs, such as `/sys/block/loop0`: `stat`, `queue/write_cache`.
+    /// Tells the kernel that the device has no volatile cache, so that it sends no flushes (or that it has one again).
+    pub fn set_write_through(&self, write_through: bool) -> io::Result<()> {
+        let setting = if write_through {
+            "write through"
+        } else {
+            "write back"
+        };
+        fs::write(self.sysfs().join("queue/write_cache"), setting)
+    }
+
+    /// The device's directory in sysfs, such as `/sys/block/loop0`, with `stat` and `queue`.
     pub fn sysfs(&self) -> PathBuf {
         Path::new("/sys/block").join(self.device.file_name().unwrap_or_default())
     }
@@ -106,6 +116,9 @@ impl LoopMount {
 
 impl Drop for LoopMount {
     fn drop(&mut self) {
+        if let Err(error) = self.set_write_through(false) {
+            eprintln!("{}: {error}", self.device.display());
+        }
         unmount(&self.dir);
     }
 }
