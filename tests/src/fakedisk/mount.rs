@@ -31,6 +31,20 @@ impl Filesystem {
         mkfs: &[],
         options: "",
     };
+
+    /// What an operator would do about an image that does not mount; destroys whatever is in the way.
+    pub fn repair(&self, image: &Path) -> io::Result<()> {
+        let mut repair = match self.kind {
+            "ext4" => Command::new("e2fsck"),
+            _ => Command::new("xfs_repair"),
+        };
+        match self.kind {
+            "ext4" => repair.args(["-f", "-y"]),
+            _ => repair.arg("-L"),
+        };
+        // Both answer with a code other than 0 if they had something to repair.
+        repair.arg(image).output().map(drop)
+    }
 }
 
 /// A filesystem mounted on an image file. Dropping it unmounts it and frees the loop device.
@@ -106,6 +120,18 @@ impl LoopMount {
             "write back"
         };
         fs::write(self.sysfs().join("queue/write_cache"), setting)
+    }
+
+    /// Cache flushes that the kernel has sent to the device so far.
+    pub fn flushes(&self) -> io::Result<u64> {
+        /// Position in `stat`, as the kernel's documentation of that file counts from zero.
+        const FLUSHES: usize = 15;
+        let stat = fs::read_to_string(self.sysfs().join("stat"))?;
+        let flushes = stat
+            .split_whitespace()
+            .nth(FLUSHES)
+            .and_then(|field| field.parse().ok());
+        flushes.ok_or_else(|| io::Error::other(format!("no flushes in {stat:?}")))
     }
 
     /// The device's directory in sysfs, such as `/sys/block/loop0`, with `stat` and `queue`.

@@ -39,7 +39,19 @@ pub enum Writer {
     Glommio,
 }
 
+/// What the power cuts of a case must show.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Expected {
+    /// Everything flushed is there after every cut.
+    Kept,
+    /// A control case: something flushed is missing after at least one cut.
+    Lost,
+    /// Either: the row tells, and judges nothing.
+    Unknown,
+}
+
 /// One row of the result.
+#[derive(Clone, Copy)]
 pub struct Case {
     /// The filesystem and how it is made and mounted.
     pub filesystem: Filesystem,
@@ -55,11 +67,49 @@ pub struct Case {
     pub noise: bool,
     /// Whether the kernel is told that the device has no volatile cache.
     pub write_through: bool,
-    /// Whether it is a control case.
-    pub must_lose: bool,
+    /// Whether cuts are reflink snapshots of what reached the device, instead of the fake disk's.
+    pub reflink: bool,
+    /// What must come of it.
+    pub expected: Expected,
 }
 
 impl Case {
+    fn new(filesystem: Filesystem, prepared: Prepared, flush: Flush) -> Case {
+        Case {
+            filesystem,
+            setting: "",
+            prepared,
+            flush,
+            writer: Writer::Threads,
+            noise: false,
+            write_through: false,
+            reflink: false,
+            expected: Expected::Kept,
+        }
+    }
+
+    fn glommio(self) -> Case {
+        Case {
+            writer: Writer::Glommio,
+            ..self
+        }
+    }
+
+    fn noisy(self) -> Case {
+        Case { noise: true, ..self }
+    }
+
+    fn reflinked(self) -> Case {
+        Case {
+            reflink: true,
+            ..self
+        }
+    }
+
+    fn expect(self, expected: Expected) -> Case {
+        Case { expected, ..self }
+    }
+
     /// The row's name.
     pub fn name(&self) -> String {
         let mut name = format!(
@@ -72,6 +122,9 @@ impl Case {
         if self.noise {
             name.push_str(" noise");
         }
+        if self.reflink {
+            name.push_str(" reflink");
+        }
         name
     }
 }
@@ -81,79 +134,51 @@ pub fn all() -> Vec<Case> {
     use Prepared::{Fallocated, Growing, Recycled, Zeroed, ZeroedNotSynced};
     let mut cases = Vec::new();
     for filesystem in [Filesystem::EXT4, Filesystem::XFS] {
-        let case = |prepared, flush| Case {
-            filesystem,
-            setting: "",
-            prepared,
-            flush,
-            writer: Writer::Threads,
-            noise: false,
-            write_through: false,
-            must_lose: false,
-        };
-        let control = |prepared, flush| Case {
-            must_lose: true,
-            ..case(prepared, flush)
-        };
+        let case = |prepared, flush| Case::new(filesystem, prepared, flush);
+        let control = |prepared, flush| case(prepared, flush).expect(Expected::Lost);
         cases.extend([
             case(Zeroed, Flush::OneWritten),
             case(Zeroed, Flush::Idle),
-            Case {
-                noise: true,
-                ..case(Zeroed, Flush::OneWritten)
-            },
-            Case {
-                writer: Writer::Glommio,
-                ..case(Zeroed, Flush::OneWritten)
-            },
+            case(Zeroed, Flush::OneWritten).noisy(),
+            case(Zeroed, Flush::OneWritten).glommio(),
+            case(Zeroed, Flush::OneWritten).reflinked(),
             case(Recycled, Flush::OneWritten),
-            Case {
-                writer: Writer::Glommio,
-                noise: true,
-                ..case(Recycled, Flush::OneWritten)
-            },
+            case(Recycled, Flush::OneWritten).glommio().noisy(),
             case(Fallocated, Flush::Each),
             case(Growing, Flush::Each),
             control(Zeroed, Flush::Nothing),
             control(ZeroedNotSynced, Flush::Idle),
             control(Fallocated, Flush::Idle),
+            control(Fallocated, Flush::Idle).reflinked(),
             control(Growing, Flush::Idle),
-            Case {
-                setting: ",write-through",
-                write_through: true,
-                ..control(Zeroed, Flush::OneWritten)
-            },
+            control(Growing, Flush::Idle).reflinked(),
         ]);
+        let lying = control(Zeroed, Flush::OneWritten);
+        cases.push(Case {
+            setting: ",write-through",
+            write_through: true,
+            ..lying
+        });
     }
-    let ext4 = |setting, mkfs, options, must_lose| Case {
-        filesystem: Filesystem {
+    let ext4 = |setting, mkfs, options, flush| {
+        let filesystem = Filesystem {
             mkfs,
             options,
             ..Filesystem::EXT4
-        },
-        setting,
-        prepared: Zeroed,
-        flush: Flush::OneWritten,
-        writer: Writer::Threads,
-        noise: true,
-        write_through: false,
-        must_lose,
+        };
+        Case {
+            setting,
+            ..Case::new(filesystem, Zeroed, flush)
+        }
     };
     cases.extend([
-        ext4(",fast_commit", &["-O", "fast_commit"], "", false),
-        Case {
-            noise: false,
-            ..ext4(",no-journal", &["-O", "^has_journal"], "", false)
-        },
-        Case {
-            noise: false,
-            ..ext4(",barrier=0", &[], "barrier=0", true)
-        },
-        Case {
-            noise: false,
-            flush: Flush::Idle,
-            ..ext4(",data=journal", &[], "data=journal", true)
-        },
+        ext4(",no-journal", &["-O", "^has_journal"], "", Flush::OneWritten),
+        ext4(",barrier=0", &[], "barrier=0", Flush::OneWritten).expect(Expected::Lost),
+        ext4(",data=journal", &[], "data=journal", Flush::Idle).expect(Expected::Lost),
+        ext4(",fast_commit", &["-O", "fast_commit"], "", Flush::OneWritten).expect(Expected::Unknown),
+        ext4(",fast_commit", &["-O", "fast_commit"], "", Flush::OneWritten)
+            .noisy()
+            .expect(Expected::Unknown),
     ]);
     cases
 }

@@ -8,10 +8,9 @@ use std::path::Path;
 use tailwater_tests::fakedisk::{Cut, FailedFlush, FakeDisk, Filesystem, LoopMount};
 
 use crate::cases::Prepared;
+use crate::disks::DISK_BYTES;
 use crate::segments::{self, Segment};
 use crate::writers::Aligned;
-
-const DISK_BYTES: u64 = 320 << 20;
 
 /// Prints what each call answers around one failed flush, and what is left after a power cut.
 pub fn show() -> anyhow::Result<()> {

@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 mod cases;
+mod disks;
 mod failures;
 mod rounds;
 mod segments;
@@ -17,6 +18,8 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use tailwater_tests::fakedisk::mount;
+
+use crate::cases::Expected;
 
 #[derive(Parser)]
 struct Arguments {
@@ -49,41 +52,45 @@ fn main() -> anyhow::Result<ExitCode> {
     let mut out = stdout();
     writeln!(
         out,
-        "{:<44} {:>5} {:>9} {:>12} {:>9} {:>8} {:>8}  verdict",
-        "case", "cuts", "with loss", "bytes lost", "commits", "flushes", "kept %"
+        "{:<44} {:>5} {:>9} {:>8} {:>12} {:>9} {:>8} {:>8}  verdict",
+        "case", "cuts", "with loss", "repaired", "bytes lost", "commits", "flushes", "kept %"
     )?;
     let mut wrong = 0;
     for case in cases::all()
         .iter()
         .filter(|case| case.name().contains(&arguments.case))
     {
-        let cuts = if case.must_lose {
+        let control = case.expected == Expected::Lost;
+        let cuts = if control {
             arguments.control_cuts
         } else {
             arguments.cuts
         };
         let outcome = rounds::run(case, cuts, arguments.seed)?;
         let lost = outcome.cuts_with_loss > 0;
-        let verdict = match (lost, case.must_lose) {
-            (false, false) => "nothing lost",
-            (true, true) => "lost, as a control must",
-            (true, false) => "WRONG: lost",
-            (false, true) => "WRONG: control lost nothing",
+        let (right, verdict) = match (lost, case.expected) {
+            (false, Expected::Kept) => (true, "nothing lost"),
+            (true, Expected::Lost) => (true, "lost, as a control must"),
+            (true, Expected::Kept) => (false, "WRONG: lost"),
+            (false, Expected::Lost) => (false, "WRONG: a control lost nothing"),
+            (false, Expected::Unknown) => (true, "nothing lost this time"),
+            (true, Expected::Unknown) => (true, "lost"),
         };
-        wrong += u32::from(lost != case.must_lose);
+        wrong += u32::from(!right);
         writeln!(
             out,
-            "{:<44} {:>5} {:>9} {:>12} {:>9} {:>8} {:>8.0}  {verdict}",
+            "{:<44} {:>5} {:>9} {:>8} {:>12} {:>9} {:>8} {:>8.0}  {verdict}",
             case.name(),
             outcome.cuts,
             outcome.cuts_with_loss,
+            outcome.repairs,
             outcome.lost_bytes,
             outcome.commits,
             outcome.commit_flushes,
             outcome.kept_percent(),
         )?;
         out.flush()?;
-        if let Some(example) = outcome.example.filter(|_| lost != case.must_lose) {
+        if let Some(example) = outcome.example.filter(|_| lost && !control) {
             writeln!(out, "    {example}")?;
         }
     }

@@ -12,14 +12,13 @@ use anyhow::Context;
 use rand::rngs::StdRng;
 use rand::seq::IndexedRandom;
 use rand::{Rng, SeedableRng};
-use tailwater_tests::fakedisk::{Cut, CutReport, FakeDisk, LoopMount};
+use tailwater_tests::fakedisk::{Cut, CutReport, LoopMount};
 
 use crate::cases::{Case, Flush};
+use crate::disks::Disk;
 use crate::segments::{self, SEGMENT_BYTES, Segment};
 use crate::writers::{self, FileWrites};
 
-/// XFS refuses less than 300 MiB.
-const DISK_BYTES: u64 = 320 << 20;
 const SEGMENTS: usize = 8;
 const WRITE_BLOCKS_MAX: u64 = 8;
 const WRITES_PER_FILE_MAX: u64 = 3;
@@ -34,6 +33,8 @@ pub struct Outcome {
     pub cuts: u64,
     /// Cuts after which flushed bytes were missing.
     pub cuts_with_loss: u64,
+    /// Cuts after which the filesystem could not be mounted before it was repaired.
+    pub repairs: u64,
     /// Flushed bytes missing, over all cuts.
     pub lost_bytes: u64,
     /// Commits: parallel writes to several files and the flush that is to cover them.
@@ -55,9 +56,13 @@ impl Outcome {
 /// What was acknowledged: per segment, its generation and the bytes that a flush covered.
 type Acknowledged = Vec<(u64, u64)>;
 
+/// What a cut must have kept; the image and what the cut found.
+type AcknowledgedAndCut = (Acknowledged, (PathBuf, CutReport));
+
 struct Run<'a> {
     case: &'a Case,
-    disk: &'a FakeDisk,
+    disk: &'a Disk,
+    live: &'a LoopMount,
     dir: PathBuf,
     segments: Vec<Segment>,
     acknowledged: Mutex<Acknowledged>,
@@ -74,7 +79,11 @@ pub fn run(case: &Case, cuts: u64, seed: u64) -> anyhow::Result<Outcome> {
     } else {
         tempfile::tempdir()?
     };
-    let disk = FakeDisk::mount(&scratch.path().join("disk"), DISK_BYTES)?;
+    let disk = if case.reflink {
+        Disk::reflink(scratch.path())?
+    } else {
+        Disk::fake(scratch.path())?
+    };
     let live = LoopMount::create(case.filesystem, &disk.image(), &scratch.path().join("live"))?;
     if case.write_through {
         live.set_write_through(true)?;
@@ -90,6 +99,7 @@ pub fn run(case: &Case, cuts: u64, seed: u64) -> anyhow::Result<Outcome> {
     let mut run = Run {
         case,
         disk: &disk,
+        live: &live,
         acknowledged: Mutex::new(vec![(1, 0); SEGMENTS]),
         dir,
         segments,
@@ -114,21 +124,20 @@ impl Run<'_> {
     fn round(&mut self, scratch: &Path) -> anyhow::Result<()> {
         self.turn_over()?;
         self.commit()?;
-        let image = scratch.join("cut");
         let cut = match self.rng.random_range(0..4) {
             0 => Cut::DropPending,
             _ => Cut::Torn {
                 seed: self.rng.random(),
             },
         };
-        let (acknowledged, report) = if self.rng.random_bool(0.3) {
-            self.cut_while_committing(cut, &image)?
+        let (acknowledged, (image, report)) = if self.rng.random_bool(0.3) {
+            self.cut_while_committing(cut, scratch)?
         } else {
             let unflushed = self.plan_writes();
             writers::commit(self.case.writer, &self.dir, unflushed, Vec::new())?;
             (
                 self.acknowledged.lock().expect("no panic").clone(),
-                self.disk.cut(cut, &image)?,
+                self.disk.cut(cut, scratch)?,
             )
         };
         self.outcome.pending.pending_sectors += report.pending_sectors;
@@ -138,7 +147,7 @@ impl Run<'_> {
     }
 
     /// The cut falls somewhere into a commit; what was acknowledged is read before it.
-    fn cut_while_committing(&mut self, cut: Cut, image: &Path) -> anyhow::Result<(Acknowledged, CutReport)> {
+    fn cut_while_committing(&mut self, cut: Cut, scratch: &Path) -> anyhow::Result<AcknowledgedAndCut> {
         let delay = Duration::from_micros(self.rng.random_range(0..3000));
         let (writes, flush) = self.plan_commit();
         let (disk, acknowledged) = (self.disk, &self.acknowledged);
@@ -146,7 +155,7 @@ impl Run<'_> {
             let cutter = scope.spawn(move || {
                 thread::sleep(delay);
                 let acknowledged = acknowledged.lock().expect("no panic").clone();
-                disk.cut(cut, image).map(|report| (acknowledged, report))
+                disk.cut(cut, scratch).map(|cut| (acknowledged, cut))
             });
             let committed = writers::commit(self.case.writer, &self.dir, writes, flush);
             if committed.is_ok() {
@@ -174,11 +183,11 @@ impl Run<'_> {
 
     fn commit(&mut self) -> anyhow::Result<()> {
         let (writes, flush) = self.plan_commit();
-        let flushes = self.disk.counters().flushes;
+        let flushes = self.disk.flushes(self.live)?;
         writers::commit(self.case.writer, &self.dir, writes, flush)?;
         acknowledge(&self.segments, &self.acknowledged);
         self.outcome.commits += 1;
-        self.outcome.commit_flushes += self.disk.counters().flushes - flushes;
+        self.outcome.commit_flushes += self.disk.flushes(self.live)? - flushes;
         Ok(())
     }
 
@@ -220,7 +229,12 @@ impl Run<'_> {
     /// Recovers the image and counts what was acknowledged and is not there.
     fn compare(&mut self, acknowledged: &Acknowledged, image: &Path, dir: &Path) {
         self.outcome.cuts += 1;
-        let recovered = LoopMount::open(self.case.filesystem, image, dir);
+        let mut recovered = LoopMount::open(self.case.filesystem, image, dir);
+        if recovered.is_err() {
+            self.outcome.repairs += 1;
+            let repaired = self.case.filesystem.repair(image);
+            recovered = repaired.and_then(|()| LoopMount::open(self.case.filesystem, image, dir));
+        }
         let mut lost_bytes = 0;
         for (index, &(generation, flushed_bytes)) in acknowledged.iter().enumerate() {
             assert!(flushed_bytes <= SEGMENT_BYTES);
