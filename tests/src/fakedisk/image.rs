@@ -5,17 +5,18 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
+use std::sync::Arc;
 
 /// The unit in which an image is held; blocks never written, or written with zeros alone, cost nothing.
 const BLOCK_BYTES: usize = 4096;
 
 type Block = [u8; BLOCK_BYTES];
 
-/// Bytes by position, zero wherever nothing was written.
+/// Bytes by position, zero wherever nothing was written. A clone shares every block that neither of the two overwrites.
 #[derive(Debug, Clone)]
 pub struct SparseImage {
     size_bytes: u64,
-    blocks: BTreeMap<u64, Box<Block>>,
+    blocks: BTreeMap<u64, Arc<Block>>,
 }
 
 impl SparseImage {
@@ -41,11 +42,11 @@ impl SparseImage {
         for (index, within, part) in spans(at, data.len()) {
             let data = &data[part];
             if let Some(block) = self.blocks.get_mut(&index) {
-                block[within..within + data.len()].copy_from_slice(data);
+                Arc::make_mut(block)[within..within + data.len()].copy_from_slice(data);
             } else if data.iter().any(|&byte| byte != 0) {
-                let mut block = Box::new([0; BLOCK_BYTES]);
+                let mut block = [0; BLOCK_BYTES];
                 block[within..within + data.len()].copy_from_slice(data);
-                self.blocks.insert(index, block);
+                self.blocks.insert(index, Arc::new(block));
             }
         }
     }
@@ -113,6 +114,16 @@ mod tests {
         image.write(8192, &[7; 4096]);
         image.write(8192, &[0; 100]);
         assert_eq!(image.read(8190, 104), [[0; 102].as_slice(), &[7, 7]].concat());
+    }
+
+    #[test]
+    fn a_clone_goes_its_own_way() {
+        let mut image = SparseImage::new(8192);
+        image.write(0, &[1; 8192]);
+        let before = image.clone();
+        image.write(100, &[2; 50]);
+        assert_eq!(before.read(0, 8192), [1; 8192]);
+        assert_eq!(image.read(99, 2), [1, 2]);
     }
 
     #[test]

@@ -11,6 +11,9 @@ pub enum Prepared {
     Recycled,
     /// Zeros written, but neither file nor directory synced.
     ZeroedNotSynced,
+    /// Like `Zeroed`, and then copied by reflink, as a backup might do: the extents are shared, so that an overwrite
+    /// must go elsewhere (XFS only).
+    Cloned,
     /// Space reserved, extents unwritten; file and directory synced.
     Fallocated,
     /// Empty; file and directory synced.
@@ -24,6 +27,8 @@ pub enum Flush {
     OneWritten,
     /// One that is never written.
     Idle,
+    /// One that is never written, but grows before the flush: that makes the filesystem commit its journal.
+    Grown,
     /// Each of those written.
     Each,
     /// None.
@@ -131,7 +136,7 @@ impl Case {
 
 /// Every case: the claim, its preconditions broken one by one, and settings of ext4 and of the device that matter.
 pub fn all() -> Vec<Case> {
-    use Prepared::{Fallocated, Growing, Recycled, Zeroed, ZeroedNotSynced};
+    use Prepared::{Cloned, Fallocated, Growing, Recycled, Zeroed, ZeroedNotSynced};
     let mut cases = Vec::new();
     for filesystem in [Filesystem::EXT4, Filesystem::XFS] {
         let case = |prepared, flush| Case::new(filesystem, prepared, flush);
@@ -146,6 +151,8 @@ pub fn all() -> Vec<Case> {
             case(Recycled, Flush::OneWritten).glommio().noisy(),
             case(Fallocated, Flush::Each),
             case(Growing, Flush::Each),
+            case(Fallocated, Flush::Grown),
+            case(Growing, Flush::Grown),
             control(Zeroed, Flush::Nothing),
             control(ZeroedNotSynced, Flush::Idle),
             control(Fallocated, Flush::Idle),
@@ -160,6 +167,12 @@ pub fn all() -> Vec<Case> {
             ..lying
         });
     }
+    let cloned = |flush| Case::new(Filesystem::XFS, Cloned, flush);
+    cases.extend([
+        cloned(Flush::Each),
+        cloned(Flush::Grown),
+        cloned(Flush::Idle).expect(Expected::Lost),
+    ]);
     let ext4 = |setting, mkfs, options, flush| {
         let filesystem = Filesystem {
             mkfs,
@@ -173,6 +186,7 @@ pub fn all() -> Vec<Case> {
     };
     cases.extend([
         ext4(",no-journal", &["-O", "^has_journal"], "", Flush::OneWritten),
+        ext4(",no-journal", &["-O", "^has_journal"], "", Flush::Idle),
         ext4(",barrier=0", &[], "barrier=0", Flush::OneWritten).expect(Expected::Lost),
         ext4(",data=journal", &[], "data=journal", Flush::Idle).expect(Expected::Lost),
         ext4(",fast_commit", &["-O", "fast_commit"], "", Flush::OneWritten).expect(Expected::Unknown),

@@ -134,7 +134,7 @@ impl Run<'_> {
             self.cut_while_committing(cut, scratch)?
         } else {
             let unflushed = self.plan_writes();
-            writers::commit(self.case.writer, &self.dir, unflushed, Vec::new())?;
+            writers::commit(self.case.writer, &self.dir, unflushed, Vec::new(), 0)?;
             (
                 self.acknowledged.lock().expect("no panic").clone(),
                 self.disk.cut(cut, scratch)?,
@@ -157,7 +157,7 @@ impl Run<'_> {
                 let acknowledged = acknowledged.lock().expect("no panic").clone();
                 disk.cut(cut, scratch).map(|cut| (acknowledged, cut))
             });
-            let committed = writers::commit(self.case.writer, &self.dir, writes, flush);
+            let committed = self.write_and_flush(writes, flush);
             if committed.is_ok() {
                 acknowledge(&self.segments, acknowledged);
             }
@@ -184,11 +184,20 @@ impl Run<'_> {
     fn commit(&mut self) -> anyhow::Result<()> {
         let (writes, flush) = self.plan_commit();
         let flushes = self.disk.flushes(self.live)?;
-        writers::commit(self.case.writer, &self.dir, writes, flush)?;
+        self.write_and_flush(writes, flush)?;
         acknowledge(&self.segments, &self.acknowledged);
         self.outcome.commits += 1;
         self.outcome.commit_flushes += self.disk.flushes(self.live)? - flushes;
         Ok(())
+    }
+
+    fn write_and_flush(&self, writes: Vec<FileWrites>, flush: Vec<PathBuf>) -> anyhow::Result<()> {
+        let grow = if self.case.flush == Flush::Grown {
+            BLOCK_BYTES
+        } else {
+            0
+        };
+        writers::commit(self.case.writer, &self.dir, writes, flush, grow)
     }
 
     fn plan_commit(&mut self) -> (Vec<FileWrites>, Vec<PathBuf>) {
@@ -199,7 +208,7 @@ impl Run<'_> {
                 .nth(self.rng.random_range(0..writes.len()))
                 .into_iter()
                 .collect(),
-            Flush::Idle => vec![self.dir.join("idle")],
+            Flush::Idle | Flush::Grown => vec![self.dir.join("idle")],
             Flush::Each => written.collect(),
             Flush::Nothing => Vec::new(),
         };

@@ -56,16 +56,25 @@ impl Segment {
         }
         let file = direct(&path)?;
         match prepared {
-            Prepared::Zeroed | Prepared::ZeroedNotSynced => {
+            Prepared::Zeroed | Prepared::ZeroedNotSynced | Prepared::Cloned => {
                 let zeros = Aligned::new(&vec![0; SEGMENT_BYTES as usize]);
                 file.write_all_at(zeros.bytes(), 0)?;
             }
-            Prepared::Fallocated => fallocate(&path)?,
+            Prepared::Fallocated => {
+                run(Command::new("fallocate")
+                    .args(["-l", &SEGMENT_BYTES.to_string()])
+                    .arg(&path))?;
+            }
             Prepared::Recycled | Prepared::Growing => {}
         }
         if prepared != Prepared::ZeroedNotSynced {
             file.sync_all()?;
             File::open(dir)?.sync_all()?;
+        }
+        if prepared == Prepared::Cloned {
+            let backup = dir.join(format!("backup-{index}"));
+            run(Command::new("cp").arg("--reflink=always").arg(&path).arg(&backup))?;
+            File::open(&backup)?.sync_all()?;
         }
         let dir = dir.to_path_buf();
         Ok(Segment {
@@ -121,16 +130,12 @@ fn name(index: usize, generation: u64) -> String {
     format!("segment-{index}-{generation}")
 }
 
-/// Reserves the segment's length without writing it.
-fn fallocate(path: &Path) -> io::Result<()> {
-    let status = Command::new("fallocate")
-        .args(["-l", &SEGMENT_BYTES.to_string()])
-        .arg(path)
-        .status()?;
+fn run(command: &mut Command) -> io::Result<()> {
+    let status = command.status()?;
     if status.success() {
         Ok(())
     } else {
-        Err(io::Error::other(format!("fallocate: {status}")))
+        Err(io::Error::other(format!("{command:?}: {status}")))
     }
 }
 

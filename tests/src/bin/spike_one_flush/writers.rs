@@ -26,20 +26,22 @@ pub struct FileWrites {
     pub writes: Vec<(u64, Vec<u8>)>,
 }
 
-/// Writes everything, waits for all of it, then flushes the files of `flush` one after the other.
+/// Writes everything, waits for all of it, then makes the files of `flush` longer by `grow_bytes` and flushes them, one
+/// after the other.
 pub fn commit(
     writer: Writer,
     dir: &Path,
     writes: Vec<FileWrites>,
     flush: Vec<PathBuf>,
+    grow_bytes: u64,
 ) -> anyhow::Result<()> {
     match writer {
-        Writer::Threads => by_threads(&writes, &flush).context("commit by threads"),
-        Writer::Glommio => by_glommio(dir, writes, flush).context("commit by glommio"),
+        Writer::Threads => by_threads(&writes, &flush, grow_bytes).context("commit by threads"),
+        Writer::Glommio => by_glommio(dir, writes, flush, grow_bytes).context("commit by glommio"),
     }
 }
 
-fn by_threads(writes: &[FileWrites], flush: &[PathBuf]) -> io::Result<()> {
+fn by_threads(writes: &[FileWrites], flush: &[PathBuf], grow_bytes: u64) -> io::Result<()> {
     thread::scope(|scope| {
         let spawn = |of: &FileWrites| {
             for (at, bytes) in &of.writes {
@@ -53,12 +55,21 @@ fn by_threads(writes: &[FileWrites], flush: &[PathBuf]) -> io::Result<()> {
             .try_for_each(|thread| thread.join().expect("a writer does not panic"))
     })?;
     for path in flush {
-        segments::direct(path)?.sync_data()?;
+        let file = segments::direct(path)?;
+        if grow_bytes > 0 {
+            file.set_len(file.metadata()?.len() + grow_bytes)?;
+        }
+        file.sync_data()?;
     }
     Ok(())
 }
 
-fn by_glommio(dir: &Path, writes: Vec<FileWrites>, flush: Vec<PathBuf>) -> anyhow::Result<()> {
+fn by_glommio(
+    dir: &Path,
+    writes: Vec<FileWrites>,
+    flush: Vec<PathBuf>,
+    grow_bytes: u64,
+) -> anyhow::Result<()> {
     let probe = dir.join("probe");
     if !probe.exists() {
         std::fs::write(&probe, [1; ALIGNMENT])?;
@@ -96,6 +107,9 @@ fn by_glommio(dir: &Path, writes: Vec<FileWrites>, flush: Vec<PathBuf>) -> anyho
         }
         for path in flush {
             let file = OpenOptions::new().read(true).write(true).dma_open(&path).await?;
+            if grow_bytes > 0 {
+                file.truncate(file.file_size().await? + grow_bytes).await?;
+            }
             file.fdatasync().await?;
             file.close().await?;
         }
