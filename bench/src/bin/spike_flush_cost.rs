@@ -1,7 +1,8 @@
 //! Spike 1's price list: one flush for all files of a commit, or one for each file?
 //!
 //! Each iteration writes 4 KiB to each of some recycled files at once, through glommio, and then flushes: through one of
-//! them, or through each of them at the same time. The two take turns, so that both see the same machine.
+//! them, through one other file that was made longer before, or through each of them at the same time. The three take
+//! turns, so that they see the same machine. What each of them makes durable is shown by `spike_one_flush`.
 //! `cargo run --release -p tailwater-bench --bin spike_flush_cost -- --dir DIR`
 #![forbid(unsafe_code)]
 
@@ -32,11 +33,21 @@ struct Arguments {
     commits: usize,
 }
 
-/// Latencies in nanoseconds.
-struct Latencies {
-    one_flush: Histogram<u64>,
-    flush_each: Histogram<u64>,
+/// What is flushed after the writes of a commit.
+#[derive(Debug, Clone, Copy)]
+enum Flush {
+    /// One of the files written.
+    One,
+    /// A file that is never written, and longer than at the last flush.
+    Grown,
+    /// Each of the files written.
+    Each,
 }
+
+const FLUSHES: [Flush; 3] = [Flush::One, Flush::Grown, Flush::Each];
+
+/// Nanoseconds, one histogram for each of `FLUSHES`.
+type Latencies = [Histogram<u64>; FLUSHES.len()];
 
 fn main() -> anyhow::Result<()> {
     let arguments = Arguments::parse();
@@ -45,15 +56,19 @@ fn main() -> anyhow::Result<()> {
     let measured = measure(&dir, arguments.commits);
     fs::remove_dir_all(&dir)?;
     let mut out = stdout();
-    writeln!(out, "{:>5} {:>22} {:>22}", "files", "one flush", "flush each")?;
-    writeln!(out, "{:>5} {:>22} {:>22}", "", "p50 / p99 us", "p50 / p99 us")?;
+    writeln!(
+        out,
+        "p50 / p99 us of a commit\nfiles{}",
+        FLUSHES
+            .map(|flush| format!("{:>22}", format!("{flush:?}")))
+            .concat()
+    )?;
     for (files, latencies) in measured? {
-        let column = |histogram: &Histogram<u64>| {
+        let column = |histogram: Histogram<u64>| {
             let us = |quantile| histogram.value_at_quantile(quantile) as f64 / 1e3;
-            format!("{:.0} / {:.0}", us(0.5), us(0.99))
+            format!("{:>22}", format!("{:.0} / {:.0}", us(0.5), us(0.99)))
         };
-        let (one, each) = (column(&latencies.one_flush), column(&latencies.flush_each));
-        writeln!(out, "{files:>5} {one:>22} {each:>22}")?;
+        writeln!(out, "{files:>5}{}", latencies.map(column).concat())?;
     }
     Ok(())
 }
@@ -66,7 +81,10 @@ fn measure(dir: &Path, commits: usize) -> anyhow::Result<Vec<(usize, Latencies)>
         File::open(&path)?.sync_all()?;
         paths.push(path);
     }
+    let grown = File::create(dir.join("grown"))?;
+    grown.sync_all()?;
     File::open(dir)?.sync_all()?;
+    let grown_path = dir.join("grown");
     let executor = LocalExecutorBuilder::new(Placement::Fixed(0)).spawn(move || async move {
         // The first file that an executor reads decides how it reads all others; these are not empty.
         let mut files = Vec::new();
@@ -75,10 +93,15 @@ fn measure(dir: &Path, commits: usize) -> anyhow::Result<Vec<(usize, Latencies)>
             file.read_at_aligned(0, BLOCK_BYTES).await?;
             files.push(Rc::new(file));
         }
+        let to_flush = OpenOptions::new().write(true).dma_open(&grown_path).await?;
         let mut measured = Vec::new();
         for count in FILES {
-            measured.push((count, measure_files(&files[..count], commits).await?));
+            measured.push((
+                count,
+                measure_files(&files[..count], (&grown, &to_flush), commits).await?,
+            ));
         }
+        to_flush.close().await?;
         for file in files {
             file.close_rc().await?;
         }
@@ -90,13 +113,14 @@ fn measure(dir: &Path, commits: usize) -> anyhow::Result<Vec<(usize, Latencies)>
         .map_err(|error| anyhow::anyhow!("executor failed: {error}"))??)
 }
 
-async fn measure_files(files: &[Rc<DmaFile>], commits: usize) -> io::Result<Latencies> {
-    let histogram = || Histogram::new(3).map_err(io::Error::other);
-    let mut latencies = Latencies {
-        one_flush: histogram()?,
-        flush_each: histogram()?,
-    };
-    for commit in 0..2 * commits {
+/// `grown` is one file, open for std, which makes it longer at once, and for glommio, which flushes it.
+async fn measure_files(
+    files: &[Rc<DmaFile>],
+    grown: (&File, &DmaFile),
+    commits: usize,
+) -> io::Result<Latencies> {
+    let mut latencies = FLUSHES.map(|_| Histogram::new_with_max(60_000_000_000, 3).expect("valid bounds"));
+    for commit in 0..FLUSHES.len() * commits {
         let at = (commit * BLOCK_BYTES % FILE_BYTES) as u64;
         let started = Instant::now();
         for_each(files, async move |file| {
@@ -105,14 +129,16 @@ async fn measure_files(files: &[Rc<DmaFile>], commits: usize) -> io::Result<Late
             file.write_at(buffer, at).await.map(drop)
         })
         .await?;
-        let histogram = if commit % 2 == 0 {
-            files[0].fdatasync().await?;
-            &mut latencies.one_flush
-        } else {
-            for_each(files, async |file| file.fdatasync().await).await?;
-            &mut latencies.flush_each
-        };
-        histogram
+        let nth = commit % FLUSHES.len();
+        match FLUSHES[nth] {
+            Flush::One => files[0].fdatasync().await?,
+            Flush::Grown => {
+                grown.0.set_len(grown.0.metadata()?.len() + BLOCK_BYTES as u64)?;
+                grown.1.fdatasync().await?;
+            }
+            Flush::Each => for_each(files, async |file| file.fdatasync().await).await?,
+        }
+        latencies[nth]
             .record(started.elapsed().as_nanos() as u64)
             .map_err(io::Error::other)?;
     }

@@ -73,12 +73,15 @@ struct Run<'a> {
 /// Runs `case` with so many power cuts.
 pub fn run(case: &Case, cuts: u64, seed: u64) -> anyhow::Result<Outcome> {
     // In memory if possible: the images are copied at every cut, and nothing about them has to last.
-    let scratch = Path::new("/dev/shm");
-    let scratch = if scratch.is_dir() {
-        tempfile::tempdir_in(scratch)?
+    let in_memory = Path::new("/dev/shm");
+    let parent = if in_memory.is_dir() {
+        in_memory.to_path_buf()
     } else {
-        tempfile::tempdir()?
+        std::env::temp_dir()
     };
+    let scratch = tempfile::Builder::new()
+        .prefix("tailwater-spike-")
+        .tempdir_in(parent)?;
     let disk = if case.reflink {
         Disk::reflink(scratch.path())?
     } else {
