@@ -1,1 +1,9 @@
-//! placeholder
+//! A Tailwater node, composed from the outside in: the process and its configuration, the control thread with the
+//! metastore, and the shard along a record's way: ingress, partition, fan-out.
+#![deny(unsafe_code)]
+
+pub mod clock;
+pub mod config;
+pub mod metastore;
+pub mod signal;
+pub mod telemetry;

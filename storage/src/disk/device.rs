@@ -26,7 +26,7 @@ pub enum DiskErrorKind {
     Permission,
     /// The device or kernel refused or failed (EIO and all others).
     Io,
-    /// The call broke this module's contract: unaligned, or past the file's prepared length.
+    /// The call broke this module's contract: unaligned, empty, or a write to a file opened to read.
     Misuse,
 }
 
@@ -118,6 +118,7 @@ pub trait Disk: Clone + 'static {
 
 /// An open file. Clones are handles to the same open file; the last one to go closes it.
 #[allow(async_fn_in_trait)] // single-threaded by design: no Send bound is wanted
+#[allow(clippy::len_without_is_empty)] // `len` asks the filesystem; a file is no collection
 pub trait File: Clone + 'static {
     /// A writable, aligned buffer; its content is undefined until written.
     type Buf: DerefMut<Target = [u8]>;

@@ -1,0 +1,3 @@
+//! One segment of a partition's log.
+
+pub mod index;
