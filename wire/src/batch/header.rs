@@ -176,8 +176,9 @@ impl BatchHeader {
         out[124..128].copy_from_slice(&header_crc.to_le_bytes());
     }
 
-    /// Reads a header and checks everything that can be checked without the body. The version is looked at before
-    /// the checksum, so that a newer format is told from damage.
+    /// Reads a header and checks everything that can be checked without the body. The checksum is looked at before
+    /// the version, so that damage is not taken for a newer format: every version keeps magic, version and header crc
+    /// where they are.
     ///
     /// # Errors
     /// [`HeaderError`], never a panic, for any bytes.
