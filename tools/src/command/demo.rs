@@ -174,8 +174,10 @@ async fn play(server: String, source: Source, speed: Option<Speed>) -> Result<Re
         report = replay => report?,
         failure = watch(&watched, &bars) => return Err(failure),
     };
+    let parent = name(PARENT)?;
     for (child, ..) in CHILDREN {
-        let verified = driver::verify(&client, &name(PARENT)?, &name(child)?, |_| {});
+        let child = name(child)?;
+        let verified = driver::verify(&client, &parent, &child, |_| {});
         let row = tokio::select! {
             row = verified => row?,
             failure = watch(&watched, &bars) => return Err(failure),
