@@ -250,7 +250,7 @@ fn a_later_format_and_a_damaged_row_are_told_apart() {
         matches!(&error, MetastoreError::Damaged { what, .. } if what.starts_with("topic `a` cannot be read")),
         "{error}"
     );
-    let mut later = serde_json::json!({"format": 2, "node_id": 1, "cluster_id": vec![0; 16]});
+    let mut later = serde_json::json!({"format": 2, "node_id": 1, "cluster_id": "0".repeat(32)});
     let error = open_after(
         dir.path(),
         IDENTITY,

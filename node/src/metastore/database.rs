@@ -22,6 +22,7 @@ use redb::{Durability, ReadTransaction, ReadableDatabase, TableDefinition, Write
 use serde::{Deserialize, Serialize};
 
 use crate::metastore::error::{MetastoreError, StoreError};
+use crate::metastore::hex16;
 use crate::metastore::row::{self, Kind};
 
 /// The format of the file as a whole. A later one refuses to open here, and is not written to.
@@ -40,11 +41,12 @@ const CACHE_BYTES: usize = 16 << 20;
 
 /// The cluster's random id.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct ClusterId(pub [u8; 16]);
+#[serde(transparent)]
+pub struct ClusterId(#[serde(with = "crate::metastore::hex16")] pub [u8; 16]);
 
 impl fmt::Display for ClusterId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+        hex16::write(&self.0, f)
     }
 }
 

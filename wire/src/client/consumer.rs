@@ -259,10 +259,9 @@ impl Consumer {
                 resume = Some(resume.map_or(hold.until, |earlier| earlier.min(hold.until)));
                 continue;
             }
-            let wait = match (lane.end, crowded) {
-                (Some(_), _) => Duration::ZERO,
-                (None, true) => CROWDED_WAIT,
-                (None, false) => self.options.wait.max(WAIT_MIN),
+            let wait = match crowded {
+                true => CROWDED_WAIT,
+                false => self.options.wait.max(WAIT_MIN),
             };
             let request = Request::Fetch(FetchRequest {
                 topic: self.topic.spec.name.clone(),
