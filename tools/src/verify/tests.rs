@@ -35,8 +35,6 @@ struct Setting {
     world: World,
     options: LinkOptions,
     attached_at: u64,
-    /// The commit time of the parent's first batch; each next one is a millisecond later.
-    first_commit: u64,
 }
 
 fn name(text: &str) -> TopicName {
@@ -59,7 +57,7 @@ fn topic(text: &str, partitions: u32, partitioner: Partitioner) -> Topic {
 
 fn record(partition: u32, n: u64) -> Record {
     Record {
-        key: (n % 5 != 0).then(|| Bytes::from(format!("key-{}", n % 37))),
+        key: (!n.is_multiple_of(5)).then(|| Bytes::from(format!("key-{}", n % 37))),
         value: Bytes::from(format!("{partition}/{n}")),
         headers: vec![(
             "kind".to_owned(),
@@ -75,12 +73,12 @@ impl Setting {
         Setting::at(options, attached_at, long_ago)
     }
 
+    /// The parent's first batch is committed at `first_commit`, each next one a millisecond later.
     fn at(options: LinkOptions, attached_at: u64, first_commit: u64) -> Setting {
         let mut setting = Setting {
             world: World::default(),
             options,
             attached_at,
-            first_commit,
         };
         setting.world.topics = vec![
             topic("parent", PARENTS, Partitioner::Murmur2),
