@@ -52,7 +52,7 @@ pub enum ClientError {
         why: String,
     },
     /// The producer was closed, or the client's runtime is gone.
-    #[error("{what}: it is closed (INVALID_REQUEST)")]
+    #[error("{what}: it is closed (INTERNAL)")]
     Closed {
         /// What is.
         what: &'static str,
@@ -87,7 +87,7 @@ impl ClientError {
             ClientError::OutcomeUnknown { .. } => ErrorCode::OutcomeUnknown,
             ClientError::Protocol { .. } => ErrorCode::BadFrame,
             ClientError::Corrupt { .. } => ErrorCode::CorruptBatch,
-            ClientError::Closed { .. } => ErrorCode::InvalidRequest,
+            ClientError::Closed { .. } => ErrorCode::Internal,
         }
     }
 

@@ -414,8 +414,10 @@ impl Drop for Driver {
         let open: Vec<OpenBatch> = state.open.drain().map(|(_, open)| open).collect();
         drop(state);
         for open in open {
-            open.outcome
-                .settle(Err(ClientError::Closed { what: "the producer" }));
+            open.outcome.settle(Err(ClientError::OutcomeUnknown {
+                what: format!("produce to {}", self.topic.spec.name),
+                why: "the producer's task ended".to_owned(),
+            }));
         }
     }
 }
