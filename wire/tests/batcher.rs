@@ -15,7 +15,7 @@ use tailwater_wire::partitioner::Partitioner;
 use tailwater_wire::producer::action::{Action, BatchId, BatcherConfig, Event, WriterKind};
 use tailwater_wire::producer::batcher::Batcher;
 use tailwater_wire::record::Record;
-use tailwater_wire::session::Failure;
+use tailwater_wire::session::action::Failure;
 
 const P0: PartitionId = PartitionId(0);
 

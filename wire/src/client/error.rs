@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::code::{ErrorCode, Refusal, Retry};
-use crate::session::Failure;
+use crate::session::action::Failure;
 
 /// Why a call failed. Prints as one line that ends in the code: `WHAT: WHY (CODE)`.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
