@@ -176,9 +176,8 @@ impl BatchHeader {
         out[124..128].copy_from_slice(&header_crc.to_le_bytes());
     }
 
-    /// Reads a header and checks everything that can be checked without the body. The checksum is looked at before
-    /// the version, so that damage is not taken for a newer format: every version keeps magic, version and header crc
-    /// where they are.
+    /// Reads a header and checks everything that can be checked without the body. Every version of the format keeps
+    /// magic, version and header checksum where they are, so a newer format is told from damage: its checksum is right.
     ///
     /// # Errors
     /// [`HeaderError`], never a panic, for any bytes.

@@ -1,0 +1,13 @@
+//! The cursor: one parent partition's progress into all partitions of one child, as `step(event, now) -> actions`.
+
+pub mod bucket;
+mod census;
+mod child;
+pub mod lane;
+pub mod message;
+mod parent;
+mod pump;
+pub mod state;
+
+#[cfg(test)]
+mod tests;

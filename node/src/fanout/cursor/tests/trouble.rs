@@ -1,0 +1,236 @@
+//! Children that fail, lie, lag or forget; parents that lose; epochs that die.
+
+use super::{check, config, go_on, opened};
+use crate::fanout::cursor::bucket::Receipt;
+use crate::fanout::cursor::message::Event;
+use tailwater_wire::ids::{Offset, PartitionId};
+
+#[test]
+fn a_failed_child_partition_is_asked_again_each_second_and_alone_reads_again() {
+    let mut rig = opened(config(2, 0));
+    go_on(
+        &mut rig,
+        "slab 0 10 0:5 1:5 => commit 0 0->10; commit 1 0->10
+         acked 0 =>
+         failed 1 => stall 1: child: TIMED_OUT; read 10 wait=1000
+         slab 10 20 0:5 1:5 => commit 0 10->20
+         acked 0 => read 20 wait=1000
+         +999 =>
+         +1 => open 1
+         failed 1 =>
+         +1000 => open 1
+         opened 1 0 => read 0 wait=0
+         slab 0 20 0:10 1:10 => commit 1 0->20
+         acked 1 => unstall 1
+         slab 20 30 0:1 1:1 => commit 0 20->30; commit 1 20->30",
+    );
+    assert_eq!(rig.cursor.probe().stalls, 1);
+}
+
+#[test]
+fn a_commit_whose_outcome_was_unknown_is_not_repeated() {
+    let mut rig = opened(config(1, 0));
+    go_on(
+        &mut rig,
+        "slab 0 10 0:10 => commit 0 0->10
+         failed 0 => stall 0: child: TIMED_OUT
+         +1000 => open 0
+         opened 0 10 => unstall 0; read 10 wait=1000",
+    );
+    assert_eq!(rig.cursor.position(), Offset(10));
+}
+
+#[test]
+fn a_refusal_with_the_batchs_own_end_is_a_lost_acknowledgement() {
+    let mut rig = opened(config(1, 0));
+    go_on(
+        &mut rig,
+        "slab 0 10 0:10 full => commit 0 0->10; read 10 wait=1000
+         slab 10 20 0:10 =>
+         expected 0 10 => commit 0 10->20",
+    );
+    assert_eq!(
+        (rig.cursor.probe().duplicates, rig.cursor.probe().committed),
+        (10, 0)
+    );
+}
+
+#[test]
+fn a_refusal_with_another_watermark_is_believed_and_read_from() {
+    let mut rig = opened(config(1, 0));
+    go_on(
+        &mut rig,
+        "slab 0 10 0:10 => commit 0 0->10
+         expected 0 7 => read 7 wait=0
+         slab 7 10 0:3 => commit 0 7->10
+         expected 0 25 => read 25 wait=1000",
+    );
+    assert_eq!(rig.cursor.position(), Offset(25));
+}
+
+#[test]
+fn a_child_that_lost_what_it_acknowledged_stands_and_the_others_go_on() {
+    let mut rig = opened(config(2, 0));
+    go_on(
+        &mut rig,
+        "slab 0 10 0:5 1:5 => commit 0 0->10; commit 1 0->10
+         acked 0 =>
+         acked 1 => read 10 wait=1000
+         slab 10 20 0:5 1:5 => commit 0 10->20; commit 1 10->20
+         acked 1 =>
+         expected 0 4 => stall 0: child regressed: it acknowledged up to 10 and now says 4; read 20 wait=1000
+         +60000 =>
+         slab 20 30 1:2 => commit 1 20->30",
+    );
+    assert_eq!(rig.cursor.position(), Offset(10));
+}
+
+#[test]
+fn a_slow_child_partition_is_left_behind_after_its_grace() {
+    let mut rig = opened(config(2, 0));
+    go_on(
+        &mut rig,
+        "slab 0 10 0:5 1:5 full => commit 0 0->10; commit 1 0->10; read 10 wait=1000
+         slab 10 20 0:5 1:5 full =>
+         acked 0 => commit 0 10->20
+         acked 0 =>
+         +249 =>
+         +1 => read 20 wait=1000
+         slab 20 30 0:5 full => commit 0 20->30; read 30 wait=1000
+         slab 30 40 =>
+         acked 1 => commit 1 10->20; read 20 wait=0
+         slab 20 40 1:3 full =>
+         acked 1 => commit 1 20->40
+         acked 1 =>",
+    );
+}
+
+#[test]
+fn late_answers_change_nothing() {
+    let mut rig = opened(config(1, 0));
+    go_on(&mut rig, "slab 0 10 0:10 => commit 0 0->10");
+    let (late, batch) = rig.answer(PartitionId(0));
+    rig.asked.push((PartitionId(0), late, batch.clone()));
+    go_on(&mut rig, "failed 0 => stall 0: child: TIMED_OUT\n+1000 => open 0");
+    let mut actions = Vec::new();
+    let receipt = Receipt::flushed(batch.expect("a commit").end);
+    let event = Event::Acked {
+        request: late,
+        bucket: PartitionId(0),
+        receipt,
+        duplicate: false,
+    };
+    rig.cursor.step(event, rig.now, &mut actions);
+    assert_eq!((actions, rig.cursor.position()), (vec![], Offset(0)));
+}
+
+#[test]
+fn an_acknowledgement_of_less_than_was_sent_is_none() {
+    let mut rig = opened(config(1, 0));
+    go_on(
+        &mut rig,
+        "slab 0 10 0:10 => commit 0 0->10
+         short-ack 0 9 => stall 0: child: INTERNAL",
+    );
+    assert_eq!(rig.cursor.position(), Offset(0));
+}
+
+#[test]
+fn what_retention_took_is_skipped_and_counted_once() {
+    let mut rig = opened(config(2, 0));
+    go_on(
+        &mut rig,
+        "behind 0 40 => dropped 40 to 40; read 40 wait=1000
+         slab 40 50 0:1 filtered=9 => commit 0 0->50
+         failed 0 => stall 0: child: TIMED_OUT; read 50 wait=1000
+         behind 50 60 => dropped 20 to 60; read 60 wait=1000
+         +1000 => open 0
+         opened 0 0 => unstall 0
+         slab 60 70 0:1 missing=3 => dropped 3 to 70; commit 0 0->70",
+    );
+    let probe = rig.cursor.probe();
+    assert_eq!((probe.dropped, probe.filtered), (63, 9));
+}
+
+#[test]
+fn a_position_ahead_stands_for_an_operator() {
+    let mut rig = opened(config(1, 100));
+    go_on(
+        &mut rig,
+        "ahead 100 80 => stall: position ahead: 100 is above the parent's end 80
+         +60000 =>
+         stop => stop",
+    );
+}
+
+#[test]
+fn a_parent_that_is_not_what_it_was_stands_for_an_operator() {
+    let script = "tick => open 0
+         opened 0 50 tail => verify 0 at 49
+         verified 0 differs => stall: diverged: the parent's record 49 is not the one that was copied
+         +60000 =>";
+    let rig = check(config(1, 0), script);
+    assert_eq!(rig.cursor.persistable(), None);
+    check(
+        config(1, 0),
+        "tick => open 0
+         opened 0 50 other-lineage => stall: diverged: the parent's record 49 is not the one that was copied",
+    );
+    check(
+        config(1, 0),
+        "tick => open 0
+         opened 0 50 tail => verify 0 at 49
+         verified 0 gone => read 50 wait=1000",
+    );
+}
+
+#[test]
+fn a_refused_epoch_is_asked_about_and_a_dead_one_ends_without_touching_the_file() {
+    let mut rig = opened(config(1, 0));
+    go_on(
+        &mut rig,
+        "slab 0 10 0:10 => commit 0 0->10
+         acked 0 => read 10 wait=1000
+         slab 10 20 0:10 => commit 0 10->20
+         failed 0 stale => stall 0: child: STALE_EPOCH; confirm
+         epoch unconfirmed =>
+         +1000 => confirm; open 0
+         failed 0 stale => 
+         epoch gone => stop",
+    );
+    assert_eq!(rig.cursor.persistable(), None);
+}
+
+#[test]
+fn a_parent_that_cannot_be_read_is_tried_again_each_second() {
+    let mut rig = opened(config(1, 0));
+    go_on(
+        &mut rig,
+        "read-failed 0 => stall: parent: PARTITION_LATCHED
+         +999 =>
+         +1 => read 0 wait=1000
+         read-failed 0 =>
+         +1000 => read 0 wait=1000
+         slab 0 0 => unstall; read 0 wait=1000",
+    );
+}
+
+#[test]
+fn those_that_are_behind_take_turns() {
+    let mut rig = opened(config(3, 0));
+    go_on(
+        &mut rig,
+        "slab 0 100 0:1 full => commit 0 0->100; read 100 wait=1000
+         acked 0 =>
+         slab 100 200 1:1 2:1 0:1 full => commit 0 100->200; commit 1 0->200; commit 2 0->200; read 200 wait=1000
+         acked 0 =>
+         failed 1 => stall 1: child: TIMED_OUT
+         failed 2 => stall 2: child: TIMED_OUT
+         slab 200 300 0:1 1:1 2:1 full => commit 0 200->300; read 300 wait=1000
+         +1000 => open 1; open 2
+         opened 1 0 => read 100 wait=0
+         opened 2 150 =>
+         slab 100 140 1:1 full => commit 1 0->140; read 150 wait=0
+         slab 150 300 1:1 2:1 => commit 2 150->300; read 140 wait=0",
+    );
+}

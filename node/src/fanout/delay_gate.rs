@@ -1,0 +1,86 @@
+//! The delay gate: which records a link may read now, and when to look again.
+//!
+//! Commit times do not decrease by offset, so the first record that is not due proves that none behind it is: the gate
+//! needs one time, however many records are pending.
+
+use tailwater_wire::ids::{CommitTime, Delay};
+
+/// The longest sleep before the head is looked at again, in nanoseconds: 30 s.
+pub const SLEEP_NANOS_MAX: u64 = 30_000_000_000;
+
+/// What the gate says about the next record.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Gate {
+    /// It may be read now.
+    Released,
+    /// It is not due: look again at this time, which is when it is due or [`SLEEP_NANOS_MAX`] from now.
+    SleepUntil(CommitTime),
+}
+
+/// Decides about the next record, committed at `next_commit`, on the owner's clock.
+#[must_use]
+pub fn decide(delay: Delay, now: CommitTime, next_commit: CommitTime) -> Gate {
+    if delay.is_none() {
+        return Gate::Released;
+    }
+    let due = next_commit.plus(delay);
+    if due <= now {
+        Gate::Released
+    } else {
+        Gate::SleepUntil(CommitTime(due.0.min(now.0.saturating_add(SLEEP_NANOS_MAX))))
+    }
+}
+
+/// The newest commit time that a read at `now` may return; `None` without a delay, when all that is committed may be
+/// read. A clock that has not yet run for the length of the delay releases nothing.
+#[must_use]
+pub fn committed_at_max(delay: Delay, now: CommitTime) -> Option<CommitTime> {
+    (!delay.is_none()).then(|| now.minus(delay))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TWO_SECONDS: Delay = Delay { millis: 2_000 };
+
+    fn ms(millis: u64) -> CommitTime {
+        CommitTime::from_millis(millis)
+    }
+
+    #[test]
+    fn the_gate_opens_at_the_nanosecond_that_is_due() {
+        let due = ms(3_000);
+        for (delay, now, expected) in [
+            (Delay::NONE, ms(0), Gate::Released),
+            (TWO_SECONDS, due, Gate::Released),
+            (TWO_SECONDS, CommitTime(due.0 - 1), Gate::SleepUntil(due)),
+            (TWO_SECONDS, ms(1_000), Gate::SleepUntil(due)),
+            (
+                Delay { millis: 3_600_000 },
+                ms(1_000),
+                Gate::SleepUntil(ms(31_000)),
+            ),
+        ] {
+            assert_eq!(decide(delay, now, ms(1_000)), expected, "{delay:?} at {now:?}");
+        }
+    }
+
+    #[test]
+    fn the_gate_and_the_bound_agree() {
+        for now in [0, 1, 1_999, 2_000, 2_001, 9_000].map(ms) {
+            for committed in [0, 1, 7_000].map(ms) {
+                let bound = committed_at_max(TWO_SECONDS, now).expect("a delay");
+                let released = decide(TWO_SECONDS, now, committed) == Gate::Released;
+                let early = now < ms(2_000);
+                assert_eq!(released, committed <= bound && !early, "{committed:?} at {now:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn far_futures_do_not_overflow() {
+        let far = CommitTime(u64::MAX);
+        assert_eq!(decide(TWO_SECONDS, ms(0), far), Gate::SleepUntil(ms(30_000)));
+    }
+}

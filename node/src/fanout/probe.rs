@@ -1,0 +1,52 @@
+//! What one cursor counts: plain numbers of a single writer, copied out when somebody asks.
+
+use tailwater_wire::ids::{CommitTime, Delay, Offset};
+
+/// Counters of one cursor, since it started; on the core that runs it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Probe {
+    /// Records that a child acknowledged as appended by this cursor.
+    pub committed: u64,
+    /// Records that the filter held back, each counted once however many child partitions re-read it.
+    pub filtered: u64,
+    /// Parent records that retention or damage took before at least one child partition had passed them, each
+    /// counted once.
+    pub dropped: u64,
+    /// Records that were sent again and not appended again.
+    pub duplicates: u64,
+    /// How often a child partition or the parent began to stall.
+    pub stalls: u64,
+    /// Child batches sent.
+    pub commits: u64,
+    /// Parent reads asked for.
+    pub reads: u64,
+}
+
+/// `fanout_lag_messages`: parent records that the cursor has not passed.
+#[must_use]
+pub fn lag_messages(high_water_mark: Offset, position: Offset) -> u64 {
+    high_water_mark.since(position)
+}
+
+/// `fanout_due_lag_seconds`, in milliseconds: how long the record at the cursor's position has been due. 0 when there
+/// is none, or when it is not due yet.
+#[must_use]
+pub fn due_lag_millis(now: CommitTime, delay: Delay, head: Option<CommitTime>) -> u64 {
+    let late = head.map_or(0, |committed| now.0.saturating_sub(committed.plus(delay).0));
+    late / 1_000_000
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lag_counts_from_what_is_due() {
+        assert_eq!(lag_messages(Offset(10), Offset(4)), 6);
+        assert_eq!(lag_messages(Offset(4), Offset(10)), 0);
+        let due = |now, head| due_lag_millis(CommitTime::from_millis(now), Delay { millis: 2_000 }, head);
+        assert_eq!(due(5_000, None), 0);
+        assert_eq!(due(5_000, Some(CommitTime::from_millis(4_000))), 0);
+        assert_eq!(due(5_000, Some(CommitTime::from_millis(1_000))), 2_000);
+    }
+}
