@@ -29,7 +29,8 @@ struct Serving {
 /// When it cannot start, or died.
 pub fn run(global: &Global, args: &Serve) -> Result<(), Failure> {
     node::start_log("info");
-    let mut config = NodeConfig::load(args.config.as_deref()).map_err(|error| node::config_failure(&error))?;
+    let mut config =
+        NodeConfig::load(args.config.as_deref()).map_err(|error| node::config_failure(&error))?;
     if let Some(data) = &args.data {
         config.data.clone_from(data);
     }

@@ -106,7 +106,8 @@ pub async fn verify(
     let mut unverifiable = job.removed.clone();
     for bucket in 0..job.child.spec.partitions {
         let mut work = Bucket::new(&job, PartitionId(bucket));
-        work.run(&mut patience, &mut |tally| progress(total.records + tally)).await?;
+        work.run(&mut patience, &mut |tally| progress(total.records + tally))
+            .await?;
         for pair in &work.pairs {
             total.add(pair.decider.tally());
             filtered += pair.stream.filtered;
@@ -115,7 +116,9 @@ pub async fn verify(
     }
     let status = client.list_links(Some(parent)).await?;
     let same = status.iter().find(|status| status.link.epoch == job.link.epoch);
-    let dropped = same.map_or(0, |status| status.cursors.iter().map(|cursor| cursor.dropped).sum());
+    let dropped = same.map_or(0, |status| {
+        status.cursors.iter().map(|cursor| cursor.dropped).sum()
+    });
     Ok(Row {
         parent: parent.to_string(),
         child: child.to_string(),
@@ -226,7 +229,11 @@ impl Job {
 ///
 /// # Errors
 /// `UNKNOWN_LINK`, or any [`ClientError`].
-pub async fn find_link(client: &Client, parent: &TopicName, child: &TopicName) -> Result<LinkStatus, ClientError> {
+pub async fn find_link(
+    client: &Client,
+    parent: &TopicName,
+    child: &TopicName,
+) -> Result<LinkStatus, ClientError> {
     let links = client.list_links(Some(parent)).await?;
     let found = links.into_iter().find(|status| status.link.child == *child);
     found.ok_or_else(|| {
@@ -314,7 +321,11 @@ impl<'a> Bucket<'a> {
         }
     }
 
-    async fn run(&mut self, patience: &mut Patience, progress: &mut impl FnMut(u64)) -> Result<(), ClientError> {
+    async fn run(
+        &mut self,
+        patience: &mut Patience,
+        progress: &mut impl FnMut(u64),
+    ) -> Result<(), ClientError> {
         let client = &self.job.client;
         let topic = &self.job.child.spec.name;
         let start = client.find_offset(topic, self.bucket, Place::Earliest).await?;
@@ -348,7 +359,11 @@ impl<'a> Bucket<'a> {
             }
             if next < goal {
                 if slab_is_empty && next == asked {
-                    return Err(corrupt(&child, next, "the node has nothing below its high-water mark"));
+                    return Err(corrupt(
+                        &child,
+                        next,
+                        "the node has nothing below its high-water mark",
+                    ));
                 }
                 continue;
             }
@@ -400,7 +415,12 @@ impl<'a> Bucket<'a> {
                 pair.stream.advance();
             }
             let due = |commit_time: u64| commit_time.saturating_add(delay.as_nanos()) <= until;
-            if pair.stream.item().await?.is_some_and(|item| due(item.commit_time)) {
+            if pair
+                .stream
+                .item()
+                .await?
+                .is_some_and(|item| due(item.commit_time))
+            {
                 return Ok(true);
             }
         }
@@ -434,11 +454,19 @@ impl<'a> Bucket<'a> {
                 why,
             };
             for &(from, to) in &pair.stream.gaps {
-                ranges.push(range(from, to, "the parent's log does not have them any more, or they are damaged"));
+                ranges.push(range(
+                    from,
+                    to,
+                    "the parent's log does not have them any more, or they are damaged",
+                ));
             }
             let blind_to = pair.decider.blind_to().min(source.to);
             if self.child_log_start > 0 && blind_to > source.from {
-                ranges.push(range(source.from, blind_to, "retention removed their copies from the child"));
+                ranges.push(range(
+                    source.from,
+                    blind_to,
+                    "retention removed their copies from the child",
+                ));
             }
             if self.quarantined {
                 let why = "copies are damaged in the child's log, and count as missing";
@@ -450,7 +478,12 @@ impl<'a> Bucket<'a> {
 }
 
 impl PairWork {
-    async fn compare(&mut self, child: &Source, header: &BatchHeader, bytes: &Bytes) -> Result<(), ClientError> {
+    async fn compare(
+        &mut self,
+        child: &Source,
+        header: &BatchHeader,
+        bytes: &Bytes,
+    ) -> Result<(), ClientError> {
         for item in &child_items(child, header, bytes)? {
             loop {
                 let Some(head) = self.stream.peek() else {
