@@ -2,7 +2,6 @@
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use clap::{Args, Parser, Subcommand};
 use tailwater_wire::code::ErrorCode;
@@ -12,6 +11,7 @@ use tailwater_wire::meta::{AttachFrom, Durability};
 use tailwater_wire::partitioner::Partitioner;
 use tailwater_wire::time;
 
+use crate::clock;
 use crate::feed::replay::Speed;
 use crate::output::Format;
 
@@ -420,10 +420,8 @@ fn instant(text: &str) -> Result<u64, String> {
     let Ok(ago) = time::parse_duration(text) else {
         return time::parse_time(text).map_err(|error| error.to_string());
     };
-    let since = SystemTime::now()
-        .checked_sub(ago)
-        .and_then(|at| at.duration_since(UNIX_EPOCH).ok());
-    let nanos = since.and_then(|since| u64::try_from(since.as_nanos()).ok());
+    let ago = u64::try_from(ago.as_nanos()).ok();
+    let nanos = ago.and_then(|ago| clock::now_nanos().checked_sub(ago));
     nanos.ok_or_else(|| "a time before 1970".to_owned())
 }
 

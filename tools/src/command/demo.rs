@@ -27,7 +27,7 @@ use crate::feed::event::Event;
 use crate::feed::replay::{Pace, Speed, speed_to_fit};
 use crate::feed::source::Source;
 use crate::output::{self, Format, Out};
-use crate::verify::driver::{self, Row};
+use crate::verify::driver::{self, PATIENCE, Row};
 
 /// About how long a replay takes unless a speed was asked for.
 const REPLAY: Duration = Duration::from_secs(10);
@@ -181,7 +181,7 @@ async fn play(server: String, source: Source, speed: Option<Speed>) -> Result<Re
     let parent = name(PARENT)?;
     for (child, ..) in CHILDREN {
         let child = name(child)?;
-        let verified = driver::verify(&client, &parent, &child, |_| {});
+        let verified = driver::verify(&client, &parent, &child, PATIENCE, |_| {});
         let row = tokio::select! {
             row = verified => row?,
             failure = watch(&watched, &bars) => return Err(failure),

@@ -11,7 +11,7 @@ use crate::cli;
 use crate::command::context::{Context, counter};
 use crate::error::Failure;
 use crate::output::{self, Format};
-use crate::verify::driver::{self, Row};
+use crate::verify::driver::{self, PATIENCE, Row};
 
 /// How often a draining link is looked at.
 const DRAIN_POLL: Duration = Duration::from_millis(100);
@@ -242,7 +242,7 @@ fn link_table(rows: &[LinkRow]) -> comfy_table::Table {
 
 async fn verify(context: &mut Context, pair: &cli::Pair) -> Result<(), Failure> {
     let progress = counter("records compared");
-    let verified = driver::verify(&context.client, &pair.parent, &pair.child, |records| {
+    let verified = driver::verify(&context.client, &pair.parent, &pair.child, PATIENCE, |records| {
         progress.set_position(records);
     });
     let row = verified.await;

@@ -66,6 +66,10 @@ pub fn run(global: &Global, args: &Serve) -> Result<(), Failure> {
     if !node.has_ended() {
         output::note("draining; a second Ctrl-C ends at once");
     }
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "a person who asks twice does not wait for the drain"
+    )]
     std::thread::spawn(move || {
         runtime.block_on(signals.interrupt.recv());
         std::process::exit(i32::from(exit::INTERRUPTED));
