@@ -1,1 +1,4 @@
-//! placeholder
+//! What Tailwater is tested with: the simulator, and what end-to-end tests share.
+#![forbid(unsafe_code)]
+
+pub mod sim;
