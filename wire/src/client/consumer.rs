@@ -18,7 +18,7 @@ use crate::ids::{Incarnation, Lineage, Offset, PartitionId};
 use crate::limits::{FETCH_BYTES_MAX, FETCH_WAIT_MILLIS_MAX};
 use crate::message::{FetchRequest, Fetched, Place, Reply, Request};
 use crate::meta::Topic;
-use crate::session::{Failure, Outcome};
+use crate::session::action::{Failure, Outcome};
 
 /// Fetches of one consumer that may be unanswered: the connection's window is shared with other requests.
 const FETCHES_MAX: usize = 64;

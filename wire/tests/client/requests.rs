@@ -1,9 +1,10 @@
 //! Connecting, and single round trips.
 
 use bytes::Bytes;
-use tailwater_wire::client::{Client, ClientError};
+use tailwater_wire::client::{Client, ClientError, Consumer, Delivery, Producer};
 use tailwater_wire::code::{ErrorCode, Retry};
 use tailwater_wire::message::Request;
+use tailwater_wire::record::Record;
 
 use crate::fake::{Fake, Fault, topic_name};
 use crate::{client, config};
@@ -94,4 +95,37 @@ async fn many_requests_share_a_connection() {
         ping.await.expect("no panic").expect("pong");
     }
     assert_eq!(fake.state().connections, 1);
+}
+
+#[tokio::test]
+async fn a_node_that_is_not_ready_yet_is_asked_again_one_that_leaves_is_not() {
+    let fake = Fake::start(1).await;
+    let client = client(&fake).await;
+    for code in [ErrorCode::NoLeader, ErrorCode::Busy] {
+        fake.state().faults.push_back(Fault::Refuse(code));
+    }
+    client.describe_topics(None).await.expect("at the third attempt");
+    fake.state().faults.push_back(Fault::Refuse(ErrorCode::Draining));
+    let error = client.describe_topics(None).await.expect_err("draining");
+    assert_eq!((error.code(), error.exit_code()), (ErrorCode::Draining, 4));
+}
+
+/// Only has to compile: all futures may move between threads.
+#[test]
+fn everything_may_move_between_threads() {
+    fn movable<T: Send>(_: &T) {}
+    fn futures(client: &Client, producer: &Producer, consumer: &mut Consumer) {
+        let name = topic_name();
+        movable(&client.describe_topics(None));
+        movable(&client.topic(&name));
+        movable(&producer.send(Record::default()));
+        movable(&producer.flush());
+        movable(&consumer.next());
+    }
+    let _ = futures;
+    fn shared<T: Send + Sync>() {}
+    shared::<Client>();
+    shared::<Producer>();
+    shared::<Delivery>();
+    shared::<Consumer>();
 }
