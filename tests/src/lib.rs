@@ -1,11 +1,5 @@
-<<<<<<< HEAD
-//! What Tailwater's tests stand on: the fake disk, and whatever else several of them share.
-#![forbid(unsafe_code)]
-
-pub mod fakedisk;
-=======
-//! What Tailwater is tested with: the simulator, and what end-to-end tests share.
+//! What Tailwater is tested with: the simulator, the fake disk, and what end-to-end tests share.
 #![forbid(unsafe_code)]
 
 pub mod sim;
->>>>>>> fanout
+pub mod fakedisk;
