@@ -138,7 +138,7 @@ async fn script<D: Disk>(disk: &D, model: &mut Model) -> Option<()> {
         for (partition, log) in logs.iter().enumerate() {
             let batches = [1, 2, 0, 1, 3][(step as usize + 2 * partition) % 5];
             for n in 0..batches {
-                let (count, bytes) = (1 + (step + n) % 3, [40, 900, 3_000, 200][(step + n) as usize % 4]);
+                let (count, bytes) = (1 + (step + n) % 3, [20, 100, 700, 40][(step + n) as usize % 4]);
                 let (end, at) = append(log, model.submitted[partition], count, bytes, now)?;
                 model.submitted[partition] += count;
                 waits.push((partition, end, at, Box::pin(log.committed(end))));
@@ -299,7 +299,7 @@ async fn go_on<D: Disk>(disk: &D, logs: &[Log<D>], model: &mut Model) -> Result<
     let mut waits = Vec::new();
     for (partition, log) in logs.iter().enumerate() {
         let first = log.next_offset().0;
-        let (end, _) = append(log, first, 3, 500, now).ok_or("the recovered log takes nothing")?;
+        let (end, _) = append(log, first, 3, 40, now).ok_or("the recovered log takes nothing")?;
         model.submitted[partition] = end.0;
         waits.push((partition, end, log.committed(end)));
     }
