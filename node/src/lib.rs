@@ -1,4 +1,15 @@
-//! A Tailwater node: the engine of shards, partitions, fan-out and metadata.
-#![forbid(unsafe_code)]
+//! A Tailwater node, composed from the outside in: the process and its configuration, the control thread with the
+//! metastore, and the shard along a record's way: ingress, partition, fan-out.
+#![deny(unsafe_code)]
 
+pub mod config;
+pub mod process;
+pub mod shard;
+pub mod control;
+pub mod metastore;
+pub mod ingress;
+pub mod partition;
 pub mod fanout;
+pub mod clock;
+pub mod signal;
+pub mod telemetry;

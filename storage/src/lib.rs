@@ -3,12 +3,20 @@
 
 pub mod disk;
 
+pub mod error;
+
 pub mod layout;
 
 pub mod segment;
 
+pub mod slab;
+pub mod tail_cache;
+
 pub mod dedup;
+pub mod group_commit;
 pub mod retention;
+
+pub mod log;
 
 pub mod atomic_file;
 pub mod cursor_file;

@@ -1,4 +1,5 @@
-//! What Tailwater is tested with: the simulator, and what end-to-end tests share.
+//! What Tailwater is tested with: the simulator, the fake disk, and what end-to-end tests share.
 #![forbid(unsafe_code)]
 
 pub mod sim;
+pub mod fakedisk;

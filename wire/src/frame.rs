@@ -130,10 +130,28 @@ pub fn encode<M: serde::Serialize>(
     message: &M,
     payload_len: usize,
 ) -> Vec<u8> {
+    try_encode(kind, correlation, message, payload_len).expect("messages of ours are within the limits")
+}
+
+/// As [`encode`], for messages that an application has filled.
+///
+/// # Errors
+/// [`FrameError::TooLarge`] when the message or the payload is over its limit.
+pub fn try_encode<M: serde::Serialize>(
+    kind: FrameKind,
+    correlation: u64,
+    message: &M,
+    payload_len: usize,
+) -> Result<Vec<u8>, FrameError> {
     let mut out =
-        postcard::to_extend(message, vec![0; FRAME_HEADER_BYTES]).expect("messages of ours can be encoded");
+        postcard::to_extend(message, vec![0; FRAME_HEADER_BYTES]).map_err(|_| FrameError::Message)?;
     let meta_len = out.len() - FRAME_HEADER_BYTES;
-    assert!(meta_len <= FRAME_META_BYTES_MAX && payload_len <= FRAME_PAYLOAD_BYTES_MAX);
+    if meta_len > FRAME_META_BYTES_MAX {
+        return Err(FrameError::TooLarge(meta_len as u64));
+    }
+    if payload_len > FRAME_PAYLOAD_BYTES_MAX {
+        return Err(FrameError::TooLarge(payload_len as u64));
+    }
     out[..2].copy_from_slice(&FRAME_MAGIC);
     out[2] = PROTOCOL_VERSION;
     out[3] = kind as u8;
@@ -142,7 +160,7 @@ pub fn encode<M: serde::Serialize>(
     out[16..20].copy_from_slice(&(payload_len as u32).to_le_bytes());
     let checksum = crc32c::crc32c_append(crc(&out[..20]), &out[FRAME_HEADER_BYTES..]);
     out[20..24].copy_from_slice(&checksum.to_le_bytes());
-    out
+    Ok(out)
 }
 
 /// Reads a message from a frame's meta; all of it must be used.

@@ -6,11 +6,17 @@
 
 pub mod batch;
 pub mod checksum;
+#[cfg(feature = "client")]
+pub mod client;
 pub mod code;
+pub mod decoder;
 pub mod frame;
 pub mod ids;
 pub mod limits;
 pub mod message;
 pub mod meta;
 pub mod partitioner;
+pub mod producer;
 pub mod record;
+pub mod session;
+pub mod time;

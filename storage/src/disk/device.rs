@@ -83,11 +83,13 @@ pub trait Disk: Clone + 'static {
     /// Its open files.
     type File: File;
 
-    /// Opens a file for direct I/O. A new file is empty, and its name is durable only after [`Disk::sync_dir`].
+    /// Opens a file for direct I/O. A new file is empty, and its name is durable only after [`Disk::sync_dir`]. The handle
+    /// is of the file, not of its name: renames and removals leave it as it is.
     async fn open(&self, path: &Path, mode: OpenMode) -> DiskResult<Self::File>;
 
     /// Submits all writes at once and returns when every one of them has completed, in the order given.
-    /// A short write is an error. The writes run to their end even if the returned future is dropped.
+    /// A short write is an error. The writes begin with the call, and run to their end even if the returned future is
+    /// never polled, or dropped.
     async fn write_many(&self, writes: Vec<WriteOp<Self::File>>) -> Vec<DiskResult<()>>;
 
     /// Reads a small file whole through the page cache; `None` when it does not exist.
@@ -103,7 +105,8 @@ pub trait Disk: Clone + 'static {
     /// Removes a file; `NotFound` is an error. Durable only after [`Disk::sync_dir`].
     async fn remove_file(&self, path: &Path) -> DiskResult<()>;
 
-    /// Removes a directory and all below it; absent is fine.
+    /// Removes a directory and all below it; absent is fine. Durable only after [`Disk::sync_dir`] of the parent; until
+    /// then a power cut may leave any part of it.
     async fn remove_dir_all(&self, path: &Path) -> DiskResult<()>;
 
     /// Creates a directory and its missing parents, and fsyncs the parent of each that it created.
@@ -134,8 +137,8 @@ pub trait File: Clone + 'static {
     /// The bytes of a frozen buffer, without a copy. They may be kept, on this shard only.
     fn bytes(shared: &Self::Shared) -> Bytes;
 
-    /// Writes a whole buffer at an aligned position. A short write is an error. Runs to its end even if the
-    /// returned future is dropped.
+    /// Writes a whole buffer at an aligned position, beyond the end too. A short write is an error. Begins with the call,
+    /// and runs to its end even if the returned future is never polled, or dropped.
     async fn write_at(&self, buf: &Self::Shared, position: u64) -> DiskResult<()>;
 
     /// Reads up to `len` bytes (a multiple of [`BLOCK`]) at an aligned position; fewer only at the file's end.
@@ -144,7 +147,8 @@ pub trait File: Clone + 'static {
 
     /// fdatasync: when it returns, every write of this file that completed before the call is durable, and so is
     /// every completed overwrite of an already durable extent of *any* file on the same filesystem
-    /// (docs/decisions/0001: the device's cache flush is shared). A failure is final and must latch.
+    /// (docs/decisions/0001: the device's cache flush is shared). A failure is final and must latch. Begins with the call,
+    /// like a write.
     async fn sync(&self) -> DiskResult<()>;
 
     /// Fills `[from, to)` with written zeros (both multiples of [`BLOCK`]) and makes that and the file's length

@@ -3,3 +3,13 @@
 pub mod device;
 pub mod latch;
 pub mod memory;
+pub mod uring;
+
+pub mod executor;
+pub mod preflight;
+pub mod watchdog;
+
+#[cfg(test)]
+mod conformance;
+#[cfg(test)]
+mod testing;

@@ -88,9 +88,14 @@ pub fn check(bytes: &[u8], body_crc: u32, record_count: u32) -> Result<&Archived
     if crc(bytes) != body_crc {
         return Err(BodyError::Checksum);
     }
-    let body = rkyv::access::<ArchivedBody, rkyv::rancor::Failure>(bytes).map_err(|_| BodyError::Archive)?;
+    let body = access(bytes)?;
     check_columns(body, record_count as usize)?;
     Ok(body)
+}
+
+/// Reads a body whose checksum and columns were checked before.
+pub(crate) fn access(bytes: &[u8]) -> Result<&ArchivedBody, BodyError> {
+    rkyv::access::<ArchivedBody, rkyv::rancor::Failure>(bytes).map_err(|_| BodyError::Archive)
 }
 
 fn check_columns(body: &ArchivedBody, count: usize) -> Result<(), BodyError> {

@@ -176,8 +176,8 @@ impl BatchHeader {
         out[124..128].copy_from_slice(&header_crc.to_le_bytes());
     }
 
-    /// Reads a header and checks everything that can be checked without the body. The version is looked at before
-    /// the checksum, so that a newer format is told from damage.
+    /// Reads a header and checks everything that can be checked without the body. Every version of the format keeps
+    /// magic, version and header checksum where they are, so a newer format is told from damage: its checksum is right.
     ///
     /// # Errors
     /// [`HeaderError`], never a panic, for any bytes.

@@ -83,6 +83,35 @@ fn a_rename_is_lost_without_a_directory_flush() {
 }
 
 #[test]
+fn a_rename_between_directories_is_one_change() {
+    let disk = disk();
+    block_on(disk.create_dir_all(p("/e"))).unwrap();
+    for (path, text) in [("/d/x", "new"), ("/e/y", "old")] {
+        block_on(disk.write_small(p(path), text.as_bytes())).unwrap();
+        block_on(disk.sync_dir(p(path).parent().unwrap())).unwrap();
+    }
+    block_on(disk.remove_file(p("/e/y"))).unwrap();
+    block_on(disk.rename(p("/d/x"), p("/e/y"))).unwrap();
+    for seed in 0..50 {
+        let left = disk.crash(CrashPlan::Random(seed));
+        let found = [left.peek(p("/d/x")), left.peek(p("/e/y"))];
+        assert_eq!(
+            found.iter().flatten().filter(|bytes| *bytes == b"new").count(),
+            1,
+            "seed {seed}"
+        );
+    }
+    // The flush of one directory covers the rename, and so also what came before it in the other.
+    block_on(disk.sync_dir(p("/d"))).unwrap();
+    block_on(disk.sync_dir(p("/e"))).unwrap();
+    let left = disk.crash(CrashPlan::LoseAll);
+    assert_eq!(
+        (left.peek(p("/d/x")), left.peek(p("/e/y"))),
+        (None, Some(b"new".to_vec()))
+    );
+}
+
+#[test]
 fn a_removal_is_undone_without_a_directory_flush() {
     let disk = disk();
     let file = prepared(&disk, "/d/a", 1);
@@ -175,6 +204,8 @@ fn a_truncation_is_durable_only_after_a_flush_and_stale_bytes_do_not_come_back()
         3 * BLOCK
     );
     block_on(file.set_len(3 * B)).unwrap();
+    let kept = disk.crash(CrashPlan::KeepAll).peek(p("/d/a")).unwrap();
+    assert_eq!(kept[BLOCK..], [0; 2 * BLOCK]);
     for seed in 0..100 {
         let bytes = disk.crash(CrashPlan::Random(seed)).peek(p("/d/a")).unwrap();
         if bytes.len() == 3 * BLOCK {

@@ -1,0 +1,3 @@
+//! The owner's clock.
+
+pub mod system;

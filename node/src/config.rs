@@ -1,0 +1,242 @@
+//! The node's configuration: one TOML file, overridden by flags, checked before anything is started.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+
+use serde::Deserialize;
+
+use tailwater_wire::limits::{FANOUT_BATCH_BYTES, FANOUT_BATCH_RECORDS};
+
+/// Everything that can be set. Unknown keys are refused.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct NodeConfig {
+    /// Where topics and metadata live.
+    pub data: PathBuf,
+    /// Shards, each a core. This version runs exactly one.
+    pub shards: usize,
+    /// Where shard 0 listens for clients; shard n listens n ports above.
+    pub listen: SocketAddr,
+    /// Where `/metrics`, `/healthz` and `/readyz` are served.
+    pub admin: SocketAddr,
+    /// Allow listeners beyond loopback without TLS and authentication.
+    pub insecure_network: bool,
+    /// Pin shard n to core n.
+    pub pin_cores: bool,
+    /// Spin so long before a shard parks, in microseconds: 0 shares the core, 50-100 suits a dedicated one.
+    pub spin_before_park_us: u64,
+    /// Client connections at most; one more is refused by name.
+    pub connections_max: usize,
+    /// The log's settings.
+    pub log: LogConfig,
+    /// The fan-out engine's settings.
+    pub fanout: FanoutConfig,
+}
+
+/// Settings of the partition logs.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct LogConfig {
+    /// The first segment of a partition, in bytes; each next one is twice as long.
+    pub segment_bytes_first: u64,
+    /// The longest segment, in bytes.
+    pub segment_bytes_max: u64,
+    /// Just-committed batches kept in memory per shard, in bytes.
+    pub tail_cache_bytes: usize,
+}
+
+/// Settings of the fan-out engine.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct FanoutConfig {
+    /// Records of one slab at most.
+    pub max_batch_records: usize,
+    /// Bytes of one slab at most.
+    pub max_batch_bytes: usize,
+    /// How long a slab is topped up while a commit of its link is in flight, in milliseconds.
+    pub linger_ms: u64,
+    /// Memory for slabs in flight per shard, in bytes.
+    pub memory_bytes: usize,
+}
+
+impl Default for NodeConfig {
+    fn default() -> NodeConfig {
+        let loopback = |port| SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), port);
+        NodeConfig {
+            data: PathBuf::from("tailwater-data"),
+            shards: 1,
+            listen: loopback(7400),
+            admin: loopback(7300),
+            insecure_network: false,
+            pin_cores: false,
+            spin_before_park_us: 0,
+            connections_max: 1_024,
+            log: LogConfig::default(),
+            fanout: FanoutConfig::default(),
+        }
+    }
+}
+
+impl Default for LogConfig {
+    fn default() -> LogConfig {
+        LogConfig {
+            segment_bytes_first: 1 << 20,
+            segment_bytes_max: 64 << 20,
+            tail_cache_bytes: 64 << 20,
+        }
+    }
+}
+
+impl Default for FanoutConfig {
+    fn default() -> FanoutConfig {
+        FanoutConfig {
+            max_batch_records: FANOUT_BATCH_RECORDS,
+            max_batch_bytes: FANOUT_BATCH_BYTES,
+            linger_ms: 25,
+            memory_bytes: 256 << 20,
+        }
+    }
+}
+
+/// Why a configuration is refused.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// The file cannot be read.
+    #[error("cannot read the configuration {}: {source}", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// The file is not what it should be.
+    #[error("the configuration {} is wrong: {why}", path.display())]
+    Parse {
+        /// The file.
+        path: PathBuf,
+        /// Where and why.
+        why: String,
+    },
+    /// A value that cannot be.
+    #[error("{key} = {value}: {why}")]
+    Value {
+        /// The key.
+        key: &'static str,
+        /// What was given.
+        value: String,
+        /// Why not.
+        why: &'static str,
+    },
+}
+
+impl NodeConfig {
+    /// The configuration of a file, or the defaults without one.
+    ///
+    /// # Errors
+    /// [`ConfigError::Read`] or [`ConfigError::Parse`]; values are checked by [`NodeConfig::check`].
+    pub fn load(path: Option<&Path>) -> Result<NodeConfig, ConfigError> {
+        let Some(path) = path else {
+            return Ok(NodeConfig::default());
+        };
+        let text = std::fs::read_to_string(path).map_err(|source| ConfigError::Read {
+            path: path.to_owned(),
+            source,
+        })?;
+        toml::from_str(&text).map_err(|e| ConfigError::Parse {
+            path: path.to_owned(),
+            why: e.to_string(),
+        })
+    }
+
+    /// Checks all values, those of flags included.
+    ///
+    /// # Errors
+    /// [`ConfigError::Value`], for the first one that cannot be.
+    pub fn check(&self) -> Result<(), ConfigError> {
+        let wrong = |key, value: &dyn ToString, why| {
+            Err(ConfigError::Value {
+                key,
+                value: value.to_string(),
+                why,
+            })
+        };
+        if self.shards != 1 {
+            return wrong("shards", &self.shards, "this version runs one shard");
+        }
+        for (key, address) in [("listen", self.listen), ("admin", self.admin)] {
+            if !address.ip().is_loopback() && !self.insecure_network {
+                let why = "a listener beyond loopback needs TLS and authentication, which this version does not \
+                           have; insecure_network = true opens it to everyone";
+                return wrong(key, &address, why);
+            }
+        }
+        let log = &self.log;
+        let whole_blocks = |bytes: u64| bytes.is_multiple_of(4096) && bytes >= 64 << 10;
+        if !whole_blocks(log.segment_bytes_first) {
+            return wrong(
+                "log.segment_bytes_first",
+                &log.segment_bytes_first,
+                "a multiple of 4096, at least 65536",
+            );
+        }
+        if !whole_blocks(log.segment_bytes_max) || log.segment_bytes_max < log.segment_bytes_first {
+            return wrong(
+                "log.segment_bytes_max",
+                &log.segment_bytes_max,
+                "a multiple of 4096, at least the first",
+            );
+        }
+        let fanout = &self.fanout;
+        if fanout.max_batch_records == 0 || fanout.max_batch_records > FANOUT_BATCH_RECORDS {
+            return wrong("fanout.max_batch_records", &fanout.max_batch_records, "1 to 4096");
+        }
+        if fanout.max_batch_bytes < 4096 || fanout.max_batch_bytes > FANOUT_BATCH_BYTES {
+            return wrong(
+                "fanout.max_batch_bytes",
+                &fanout.max_batch_bytes,
+                "4096 to 4194304",
+            );
+        }
+        if fanout.memory_bytes < fanout.max_batch_bytes {
+            return wrong(
+                "fanout.memory_bytes",
+                &fanout.memory_bytes,
+                "at least one slab, fanout.max_batch_bytes",
+            );
+        }
+        if self.connections_max == 0 {
+            return wrong("connections_max", &self.connections_max, "at least 1");
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_listener_beyond_loopback_is_refused_unless_it_is_asked_for() {
+        let mut config = NodeConfig {
+            listen: "0.0.0.0:7400".parse().expect("address"),
+            ..NodeConfig::default()
+        };
+        assert!(config.check().expect_err("refused").to_string().contains("TLS"));
+        config.insecure_network = true;
+        config.check().expect("asked for");
+    }
+
+    #[test]
+    fn unknown_keys_and_odd_values_are_refused() {
+        assert!(toml::from_str::<NodeConfig>("lisen = '127.0.0.1:1'").is_err());
+        for text in [
+            "shards = 2",
+            "[log]\nsegment_bytes_first = 5000",
+            "[fanout]\nmax_batch_records = 0",
+        ] {
+            let config: NodeConfig = toml::from_str(text).expect(text);
+            assert!(config.check().is_err(), "{text}");
+        }
+        NodeConfig::default().check().expect("the defaults are sound");
+    }
+}

@@ -1,0 +1,5 @@
+//! The control thread: changes of metadata, the leader's word, the admin HTTP server. A tokio runtime of its own.
+
+pub mod request;
+pub mod service;
+pub mod admin_http;

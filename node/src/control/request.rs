@@ -1,0 +1,105 @@
+//! What shards and the control thread ask of each other. All channels are bounded; every request has its own reply.
+
+use std::sync::Arc;
+
+use tailwater_storage::proof::{EpochGone, LeaderConfirmed, TopicGone};
+use tailwater_wire::code::Refusal;
+use tailwater_wire::ids::{Epoch, Incarnation, Offset, TopicName};
+use tailwater_wire::message::{LinkStatus, Reply, Request};
+use tailwater_wire::meta::{AttachFrom, MetaSnapshot};
+
+/// Requests that a shard may have waiting at the control thread.
+pub const CONTROL_QUEUE: usize = 1_024;
+/// Commands that the control thread may have waiting at a shard.
+pub const SHARD_QUEUE: usize = 256;
+
+/// Where an answer goes; a channel of one.
+pub type Answer<T> = flume::Sender<T>;
+
+/// From a shard to the control thread.
+pub enum ControlRequest {
+    /// A client's request that changes metadata.
+    Client {
+        /// Which.
+        request: Request,
+        /// The answer for the client.
+        answer: Answer<Result<Reply, Refusal>>,
+    },
+    /// Is this link live, says the metadata leader? (SPEC.md F7)
+    ConfirmLink {
+        /// The topic that is copied.
+        parent: TopicName,
+        /// The topic that receives the copies.
+        child: TopicName,
+        /// The leader's word, or why there is none.
+        answer: Answer<Result<LeaderConfirmed, Refusal>>,
+    },
+    /// Is this epoch no live link's any more, says the metadata leader? `None` when it is live.
+    ConfirmGone {
+        /// The attachment.
+        epoch: Epoch,
+        /// The leader's word, or why there is none.
+        answer: Answer<Result<Option<EpochGone>, Refusal>>,
+    },
+    /// Is this life of a topic over, says the metadata leader? `None` when it is live.
+    ConfirmTopicGone {
+        /// Its name.
+        topic: TopicName,
+        /// The life.
+        incarnation: Incarnation,
+        /// The leader's word, or why there is none.
+        answer: Answer<Result<Option<TopicGone>, Refusal>>,
+    },
+    /// The shard is broken beyond its own means; the process has to end.
+    Fatal {
+        /// Why, for the last line of the log.
+        why: String,
+    },
+}
+
+/// From the control thread to a shard.
+pub enum ShardCommand {
+    /// New metadata; answered when topics are opened or closed and cursors started or stopped accordingly.
+    Metadata {
+        /// All of it.
+        snapshot: Arc<MetaSnapshot>,
+        /// When it is in force.
+        done: Answer<()>,
+    },
+    /// Where a new link would start in each partition of the parent, after every cursor of the pair has stopped.
+    AttachPoint {
+        /// The topic to copy.
+        parent: TopicName,
+        /// Its life.
+        incarnation: Incarnation,
+        /// The topic that is to receive the copies.
+        child: TopicName,
+        /// Where to start.
+        from: AttachFrom,
+        /// An offset for each partition.
+        answer: Answer<Result<Vec<Offset>, Refusal>>,
+    },
+    /// Answered when no cursor of this epoch runs any more and what it had in flight is settled.
+    Settle {
+        /// The attachment that was ended.
+        epoch: Epoch,
+        /// When it is settled.
+        done: Answer<()>,
+    },
+    /// Remove the data of a topic's life that the metadata leader has confirmed to be over.
+    RemoveTopic {
+        /// The leader's word.
+        gone: TopicGone,
+        /// When it is removed.
+        done: Answer<()>,
+    },
+    /// How far the links are.
+    LinkStatus {
+        /// Of one parent, or of all.
+        parent: Option<TopicName>,
+        /// Their cursors on this shard.
+        answer: Answer<Vec<LinkStatus>>,
+    },
+    /// Stop taking requests, commit what was accepted, close everything; then the shard ends.
+    Drain,
+}

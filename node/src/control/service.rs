@@ -1,0 +1,313 @@
+//! The control thread's service: changes of metadata, each brought to the shards before its client is answered.
+//!
+//! Nothing on the data path waits for this thread. Changes run one at a time; questions run beside them.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tailwater_storage::proof::{EpochGone, LeaderConfirmed, TopicGone};
+use tailwater_wire::code::{ErrorCode, Refusal};
+use tailwater_wire::ids::{Epoch, Incarnation, TopicName};
+use tailwater_wire::message::{AttachRequest, DetachRequest, LinkStatus, Reply, Request};
+use tailwater_wire::meta::{Link, MetaSnapshot, TopicSpec};
+
+use crate::control::request::{Answer, ControlRequest, ShardCommand};
+use crate::fanout::filter::Filter;
+use crate::metastore::command::{Attach, Command, Outcome};
+use crate::metastore::handle::{AttachCheck, Metastore};
+use crate::telemetry::exporter::{Exporter, MetastoreFacts};
+
+/// How long a client's change may take before it is answered `PENDING`.
+const CHANGE_WITHIN: Duration = Duration::from_secs(30);
+/// How long a shard may take to say how far its links are.
+const STATUS_WITHIN: Duration = Duration::from_secs(2);
+
+/// The control thread's service; its clones share everything.
+pub struct Control {
+    metastore: Metastore,
+    shards: Vec<flume::Sender<ShardCommand>>,
+    exporter: Exporter,
+    changes: tokio::sync::Mutex<()>,
+}
+
+impl Control {
+    /// A service over an open metastore and the shards' command queues.
+    #[must_use]
+    pub fn new(
+        metastore: Metastore,
+        shards: Vec<flume::Sender<ShardCommand>>,
+        exporter: Exporter,
+    ) -> Control {
+        Control {
+            metastore,
+            shards,
+            exporter,
+            changes: tokio::sync::Mutex::default(),
+        }
+    }
+
+    /// The metastore.
+    #[must_use]
+    pub fn metastore(&self) -> &Metastore {
+        &self.metastore
+    }
+
+    /// Serves the shards' requests until they are gone. Returns the reason when a shard calls the process dead.
+    pub async fn run(self: Arc<Control>, requests: flume::Receiver<ControlRequest>) -> Option<String> {
+        while let Ok(request) = requests.recv_async().await {
+            if let ControlRequest::Fatal { why } = request {
+                return Some(why);
+            }
+            let control = Arc::clone(&self);
+            tokio::spawn(async move { control.serve(request).await });
+        }
+        None
+    }
+
+    async fn serve(&self, request: ControlRequest) {
+        match request {
+            ControlRequest::Client { request, answer } => reply(&answer, self.client(request).await),
+            ControlRequest::ConfirmLink {
+                parent,
+                child,
+                answer,
+            } => {
+                reply(&answer, self.confirm_link(&parent, &child).await);
+            }
+            ControlRequest::ConfirmGone { epoch, answer } => reply(&answer, self.confirm_gone(epoch).await),
+            ControlRequest::ConfirmTopicGone {
+                topic,
+                incarnation,
+                answer,
+            } => {
+                reply(&answer, self.confirm_topic_gone(&topic, incarnation).await);
+            }
+            ControlRequest::Fatal { .. } => {}
+        }
+    }
+
+    async fn client(&self, request: Request) -> Result<Reply, Refusal> {
+        let change = async {
+            let _one_at_a_time = self.changes.lock().await;
+            match request {
+                Request::CreateTopic(spec) => self.create_topic(spec).await,
+                Request::DeleteTopic(name) => self.delete_topic(name).await,
+                Request::Attach(request) => self.attach(request).await.map(Reply::Attached),
+                Request::Detach(request) => self.detach(request).await,
+                _ => Err(Refusal::new(
+                    ErrorCode::Internal,
+                    "not a request for the control thread",
+                )),
+            }
+        };
+        tokio::time::timeout(CHANGE_WITHIN, change)
+            .await
+            .unwrap_or_else(|_| {
+                let what = format!(
+                    "the change was accepted or is being made, and did not finish in {CHANGE_WITHIN:?}"
+                );
+                Err(Refusal::new(ErrorCode::Pending, what))
+            })
+    }
+
+    async fn create_topic(&self, spec: TopicSpec) -> Result<Reply, Refusal> {
+        let incarnation = Incarnation::from_u64(rand::random());
+        match self
+            .metastore
+            .propose(Command::CreateTopic { spec, incarnation })
+            .await?
+        {
+            Outcome::TopicCreated(topic) => {
+                self.publish().await;
+                Ok(Reply::TopicCreated(topic))
+            }
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    async fn delete_topic(&self, name: TopicName) -> Result<Reply, Refusal> {
+        let deleted = match self
+            .metastore
+            .propose(Command::DeleteTopic {
+                name,
+                incarnation: None,
+            })
+            .await?
+        {
+            Outcome::TopicDeleted(topic) => topic,
+            other => return Err(unexpected(&other)),
+        };
+        self.publish().await;
+        let (name, incarnation) = (deleted.spec.name, deleted.incarnation);
+        if let Some(gone) = self.confirm_topic_gone(&name, incarnation).await? {
+            self.to_all(|done| ShardCommand::RemoveTopic {
+                gone: gone.clone(),
+                done,
+            })
+            .await;
+        }
+        Ok(Reply::TopicDeleted)
+    }
+
+    async fn attach(&self, request: AttachRequest) -> Result<Link, Refusal> {
+        let AttachRequest {
+            request_id,
+            parent,
+            child,
+            options,
+        } = request;
+        if let Some(text) = &options.filter {
+            Filter::parse(text).map_err(|error| Refusal::new(ErrorCode::InvalidFilter, error.to_string()))?;
+        }
+        // A quick refusal, before any cursor is stopped; what decides is the same check when the command is applied.
+        let (parent_topic, child_topic) =
+            match self
+                .metastore
+                .check_attach(&request_id, &parent, &child, &options)?
+            {
+                AttachCheck::Done(link) => return Ok(link),
+                AttachCheck::Go { parent, child } => (parent, child),
+            };
+        let (answer, offsets) = flume::bounded(1);
+        let incarnation = parent_topic.incarnation;
+        self.send(
+            0,
+            ShardCommand::AttachPoint {
+                parent,
+                incarnation,
+                child,
+                from: options.from,
+                answer,
+            },
+        )
+        .await?;
+        let attach = Attach {
+            request_id,
+            attach_offsets: offsets.recv_async().await.map_err(|_| shard_gone())??,
+            epoch: Epoch::from_u64(rand::random()),
+            parent_incarnation: parent_topic.incarnation,
+            child_incarnation: child_topic.incarnation,
+            owner_epochs: parent_topic.owner_epochs,
+            options,
+            parent: parent_topic.spec.name,
+            child: child_topic.spec.name,
+        };
+        match self.metastore.propose(Command::Attach(attach)).await? {
+            Outcome::Attached(link) => {
+                self.publish().await;
+                Ok(link)
+            }
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    async fn detach(&self, request: DetachRequest) -> Result<Reply, Refusal> {
+        let DetachRequest { parent, child } = request;
+        let snapshot = self.metastore.snapshot();
+        let Some(link) = snapshot.link(&parent, &child) else {
+            let what = format!("`{child}` is not attached to `{parent}`");
+            return Err(Refusal::new(ErrorCode::UnknownLink, what));
+        };
+        let epoch = link.epoch;
+        self.metastore
+            .propose(Command::Detach { parent, child, epoch })
+            .await?;
+        self.publish().await;
+        self.to_all(|done| ShardCommand::Settle { epoch, done }).await;
+        Ok(Reply::Detached)
+    }
+
+    /// Brings the newest metadata to every shard, and waits until it is in force there.
+    pub async fn publish(&self) {
+        let snapshot: Arc<MetaSnapshot> = self.metastore.snapshot();
+        self.to_all(|done| ShardCommand::Metadata {
+            snapshot: Arc::clone(&snapshot),
+            done,
+        })
+        .await;
+    }
+
+    /// Publishes whatever is applied, also what no client of this node waits for any more; for the node's life.
+    pub async fn publish_changes(self: Arc<Control>) {
+        let mut changes = self.metastore.subscribe();
+        while changes.changed().await.is_ok() {
+            self.publish().await;
+        }
+        std::future::pending().await
+    }
+
+    /// How far all links are; a shard that does not answer in time is left out.
+    pub async fn link_status(&self) -> Vec<LinkStatus> {
+        let (answer, statuses) = flume::bounded(1);
+        if self
+            .send(0, ShardCommand::LinkStatus { parent: None, answer })
+            .await
+            .is_err()
+        {
+            return Vec::new();
+        }
+        let answered = tokio::time::timeout(STATUS_WITHIN, statuses.recv_async()).await;
+        answered.ok().and_then(Result::ok).unwrap_or_default()
+    }
+
+    /// The text for `/metrics`.
+    pub async fn scrape(&self) -> String {
+        let links = self.link_status().await;
+        let status = self.metastore.status();
+        let facts = MetastoreFacts {
+            leader: status.leader,
+            term: status.term,
+            applied: status.applied_index,
+        };
+        self.exporter.render(&links, facts)
+    }
+
+    async fn confirm_link(&self, parent: &TopicName, child: &TopicName) -> Result<LeaderConfirmed, Refusal> {
+        self.metastore.prove_link(parent, child).await
+    }
+
+    async fn confirm_gone(&self, epoch: Epoch) -> Result<Option<EpochGone>, Refusal> {
+        self.metastore.prove_epoch_gone(epoch).await
+    }
+
+    async fn confirm_topic_gone(
+        &self,
+        topic: &TopicName,
+        incarnation: Incarnation,
+    ) -> Result<Option<TopicGone>, Refusal> {
+        self.metastore.prove_topic_gone(topic, incarnation).await
+    }
+
+    async fn to_all(&self, command: impl Fn(Answer<()>) -> ShardCommand) {
+        for shard in 0..self.shards.len() {
+            let (done, finished) = flume::bounded(1);
+            if self.send(shard, command(done)).await.is_ok() {
+                // A shard that goes away without an answer has nothing running any more.
+                let _gone = finished.recv_async().await;
+            }
+        }
+    }
+
+    async fn send(&self, shard: usize, command: ShardCommand) -> Result<(), Refusal> {
+        self.shards[shard]
+            .send_async(command)
+            .await
+            .map_err(|_| shard_gone())
+    }
+}
+
+fn reply<T>(answer: &Answer<T>, value: T) {
+    // Whoever asked may have gone; then nobody wants the answer.
+    let _unwanted = answer.try_send(value);
+}
+
+fn shard_gone() -> Refusal {
+    Refusal::new(ErrorCode::Draining, "the node is shutting down")
+}
+
+fn unexpected(outcome: &Outcome) -> Refusal {
+    Refusal::new(
+        ErrorCode::Internal,
+        format!("the metastore answered with something else: {outcome:?}"),
+    )
+}

@@ -1,0 +1,479 @@
+//! Runs one cursor: performs its actions, and brings it what happened. Holds no policy.
+//!
+//! Lives on the core that owns the parent partition. Every action that waits is a task of its own, which ends by
+//! putting one event into the queue; the runner's task alone steps the cursor.
+
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::future::Future;
+use std::rc::Rc;
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use tailwater_storage::cursor_file;
+use tailwater_storage::dedup::verdict::OriginMark;
+use tailwater_storage::error::ReadError;
+use tailwater_storage::layout::CursorPath;
+use tailwater_storage::proof::Persist;
+use tailwater_storage::slab::ReadLimits;
+use tailwater_wire::code::ErrorCode;
+use tailwater_wire::ids::{CommitTime, Delay, Epoch, Offset, PartitionId, TopicName};
+use tailwater_wire::message::CursorStatus;
+
+use crate::fanout::batch::Cutter;
+use crate::fanout::committer::{self, Committed};
+use crate::fanout::cursor::message::{Action, EpochVerdict, Event, ParentVerdict, RequestId, Slab};
+use crate::fanout::cursor::state::{Cursor, CursorConfig};
+use crate::fanout::filter::Filter;
+use crate::fanout::probe::{self, Probe};
+use crate::fanout::shared::Shared;
+use crate::partition::fetch::at_most;
+use crate::partition::owner::Partition;
+use crate::partition::refusal;
+use crate::signal::Signal;
+
+/// A cursor that runs, as the reconciler holds it.
+pub struct Runner {
+    shared: Rc<Shared>,
+    parent: Rc<Partition>,
+    child: TopicName,
+    file: CursorPath,
+    filter: Option<Filter>,
+    cutter: RefCell<Cutter>,
+    cursor: RefCell<Cursor>,
+    arrivals: RefCell<VecDeque<Arrival>>,
+    arrived: Signal,
+    ended: Cell<bool>,
+    /// Set when the cursor has ended.
+    end: Signal,
+    counted: RefCell<Probe>,
+    storing: Cell<bool>,
+}
+
+/// What comes in: a plain event, or a slab that is cut only when the cursor says how.
+enum Arrival {
+    Event(Event),
+    Slab { slab: Slab, runs: Vec<Bytes> },
+}
+
+/// What a runner is made with.
+pub struct RunnerSetup {
+    /// The parent partition.
+    pub parent: Rc<Partition>,
+    /// The child topic.
+    pub child: TopicName,
+    /// The position's file.
+    pub file: CursorPath,
+    /// The link's filter.
+    pub filter: Option<Filter>,
+    /// Cuts slabs for the child's partitions.
+    pub cutter: Cutter,
+    /// The cursor's own setup.
+    pub config: CursorConfig,
+}
+
+impl Runner {
+    /// Starts a cursor in a task of its own.
+    #[must_use]
+    pub fn start(shared: Rc<Shared>, setup: RunnerSetup) -> Rc<Runner> {
+        let now = shared.partitions.clock().now();
+        let runner = Rc::new(Runner {
+            shared,
+            parent: setup.parent,
+            child: setup.child,
+            file: setup.file,
+            filter: setup.filter,
+            cutter: RefCell::new(setup.cutter),
+            cursor: RefCell::new(Cursor::new(setup.config, now)),
+            arrivals: RefCell::default(),
+            arrived: Signal::default(),
+            ended: Cell::new(false),
+            end: Signal::default(),
+            counted: RefCell::default(),
+            storing: Cell::new(false),
+        });
+        glommio::spawn_local(Rc::clone(&runner).run()).detach();
+        runner
+    }
+
+    async fn run(self: Rc<Runner>) {
+        let mut actions = Vec::new();
+        self.step(Event::Tick, &mut actions);
+        while !self.ended.get() {
+            for action in actions.drain(..) {
+                self.perform(action);
+            }
+            let Some(arrival) = self.next_arrival().await else {
+                self.step(Event::Tick, &mut actions);
+                continue;
+            };
+            match arrival {
+                Arrival::Event(event) => self.step(event, &mut actions),
+                Arrival::Slab { slab, runs } => self.slab(slab, &runs, &mut actions),
+            }
+        }
+        self.count();
+        self.end.notify();
+    }
+
+    /// The next thing that happened; `None` when it is time for a tick.
+    async fn next_arrival(&self) -> Option<Arrival> {
+        loop {
+            if let Some(arrival) = self.arrivals.borrow_mut().pop_front() {
+                return Some(arrival);
+            }
+            if self.ended.get() {
+                return None;
+            }
+            let wake_at = self.cursor.borrow().wake_at();
+            let Some(wake_at) = wake_at else {
+                self.arrived.wait().await;
+                continue;
+            };
+            let wait = Duration::from_nanos(wake_at.0.saturating_sub(self.now().0));
+            if wait.is_zero() {
+                return None;
+            }
+            let arrived = async {
+                self.arrived.wait().await;
+                Ok(())
+            };
+            if glommio::timer::timeout(wait, arrived).await.is_err() {
+                return None;
+            }
+        }
+    }
+
+    fn now(&self) -> CommitTime {
+        self.shared.partitions.clock().now()
+    }
+
+    fn step(&self, event: Event, actions: &mut Vec<Action>) {
+        let now = self.now();
+        self.cursor.borrow_mut().step(event, now, actions);
+        self.count();
+    }
+
+    /// Cuts a slab as the cursor plans it, and steps the cursor with the result at once.
+    fn slab(&self, slab: Slab, runs: &[Bytes], actions: &mut Vec<Action>) {
+        let plan = self.cursor.borrow_mut().plan(&slab, self.now());
+        let Some(plan) = plan else {
+            return self.step(Event::Tick, actions);
+        };
+        let cut = self.cutter.borrow_mut().cut(runs, &plan, self.filter.as_ref());
+        match cut {
+            Ok(mut cut) => {
+                for batch in cut.parts.iter_mut().flat_map(|part| &mut part.batches) {
+                    batch.bytes = self.shared.budget.hold(std::mem::take(&mut batch.bytes));
+                }
+                self.step(Event::Slab { slab, cut }, actions);
+            }
+            Err(error) => {
+                let (topic, partition) = (&self.parent.topic, self.parent.id.0);
+                tracing::error!(%topic, partition, child = %self.child, %error, "a slab cannot be copied");
+                self.step(
+                    Event::ReadFailed {
+                        request: slab.request,
+                        code: ErrorCode::CorruptBatch,
+                    },
+                    actions,
+                );
+            }
+        }
+    }
+
+    fn push(&self, arrival: Arrival) {
+        self.arrivals.borrow_mut().push_back(arrival);
+        self.arrived.notify();
+    }
+
+    fn perform(self: &Rc<Runner>, action: Action) {
+        match action {
+            Action::OpenOrigin { request, bucket } => {
+                self.spawn(|this| async move { this.open_origin(request, bucket).await })
+            }
+            Action::VerifyParent {
+                request,
+                bucket,
+                offset,
+                mark,
+            } => self.spawn(|this| async move { this.verify_parent(request, bucket, offset, mark).await }),
+            Action::Read {
+                request,
+                from,
+                committed_at_max,
+                records_max,
+                bytes_max,
+                wait_millis,
+            } => {
+                let limits = ReadLimits {
+                    records_max,
+                    bytes_max,
+                    committed_at_max,
+                    flushed_only: true,
+                };
+                self.spawn(move |this| async move {
+                    this.read(request, from, limits, Duration::from_millis(wait_millis))
+                        .await
+                });
+            }
+            Action::Commit {
+                request,
+                bucket,
+                batch,
+            } => self.spawn(move |this| async move {
+                let metadata = this.shared.metadata();
+                let origin = this.cursor.borrow().config().origin;
+                let outcome = committer::commit(
+                    &this.shared.partitions,
+                    metadata,
+                    &this.child,
+                    origin,
+                    bucket,
+                    batch,
+                )
+                .await;
+                Arrival::Event(match outcome {
+                    Committed::Acked { receipt, duplicate } => Event::Acked {
+                        request,
+                        bucket,
+                        receipt,
+                        duplicate,
+                    },
+                    Committed::Expected(watermark) => Event::Expected {
+                        request,
+                        bucket,
+                        watermark,
+                    },
+                    Committed::Failed(code) => Event::Failed {
+                        request,
+                        bucket,
+                        code,
+                    },
+                })
+            }),
+            Action::Persist(persist) => self.spawn(move |this| async move { this.persist(persist).await }),
+            Action::ConfirmEpoch => self.spawn(|this| async move { this.confirm_epoch().await }),
+            Action::Stall { bucket, reason } => {
+                let (topic, partition, child) = (&self.parent.topic, self.parent.id.0, &self.child);
+                let bucket = bucket.map(|bucket| bucket.0);
+                tracing::warn!(%topic, partition, %child, bucket, %reason, "a cursor stalls");
+            }
+            Action::Unstall { bucket } => {
+                let (topic, partition, child) = (&self.parent.topic, self.parent.id.0, &self.child);
+                let bucket = bucket.map(|bucket| bucket.0);
+                tracing::info!(%topic, partition, %child, bucket, "a cursor goes on");
+            }
+            Action::Dropped { records, next } => {
+                let (topic, partition, child) = (&self.parent.topic, self.parent.id.0, &self.child);
+                tracing::error!(%topic, partition, %child, records, next = next.0, "retention or damage took records before they were copied");
+            }
+            Action::Stop => {
+                self.ended.set(true);
+                self.arrived.notify();
+            }
+        }
+    }
+
+    fn spawn<F: Future<Output = Arrival> + 'static>(self: &Rc<Runner>, work: impl FnOnce(Rc<Runner>) -> F) {
+        let this = Rc::clone(self);
+        let work = work(Rc::clone(self));
+        glommio::spawn_local(async move { this.push(work.await) }).detach();
+    }
+
+    async fn open_origin(&self, request: RequestId, bucket: PartitionId) -> Arrival {
+        let metadata = self.shared.metadata();
+        let origin = self.cursor.borrow().config().origin;
+        let opened =
+            committer::open_origin(&self.shared.partitions, metadata, &self.child, origin, bucket).await;
+        Arrival::Event(match opened {
+            Ok((watermark, mark)) => Event::Opened {
+                request,
+                bucket,
+                watermark,
+                mark,
+            },
+            Err(code) => Event::Failed {
+                request,
+                bucket,
+                code,
+            },
+        })
+    }
+
+    async fn verify_parent(
+        &self,
+        request: RequestId,
+        bucket: PartitionId,
+        offset: Offset,
+        mark: OriginMark,
+    ) -> Arrival {
+        let log = &self.parent.log;
+        let verdict = if offset < log.log_start() {
+            ParentVerdict::Gone
+        } else if offset >= log.flushed() {
+            ParentVerdict::Differs
+        } else {
+            match log.batch_containing(offset).await {
+                Ok(None) => ParentVerdict::Gone,
+                Ok(Some(h)) if h.body_crc == mark.parent_crc && h.commit_time == mark.parent_commit_time => {
+                    ParentVerdict::Same
+                }
+                Ok(Some(_)) => ParentVerdict::Differs,
+                Err(error) => {
+                    return Arrival::Event(Event::Failed {
+                        request,
+                        bucket,
+                        code: refusal::read_code(&error),
+                    });
+                }
+            }
+        };
+        Arrival::Event(Event::Verified {
+            request,
+            bucket,
+            verdict,
+        })
+    }
+
+    async fn read(&self, request: RequestId, from: Offset, limits: ReadLimits, wait: Duration) -> Arrival {
+        let log = &self.parent.log;
+        if !wait.is_zero() && from >= log.flushed() {
+            at_most(wait, log.flushed_beyond(from)).await;
+        }
+        // While it is being read and cut, the slab counts with what it may hold at most.
+        let _charge = self.shared.budget.take(limits.bytes_max).await;
+        match log.read(from, limits).await {
+            Ok(read) => {
+                let slab = Slab {
+                    request,
+                    next: read.next_offset,
+                    full: read.next_due.is_none() && read.next_offset < log.flushed(),
+                    next_commit: read.next_due,
+                };
+                self.shared
+                    .partitions
+                    .counters()
+                    .corrupt_batches
+                    .add(read.quarantined.len() as u64);
+                Arrival::Slab {
+                    slab,
+                    runs: read.runs,
+                }
+            }
+            Err(ReadError::Behind { log_start }) => Arrival::Event(Event::Behind { request, log_start }),
+            Err(ReadError::Ahead { high_water_mark }) => Arrival::Event(Event::Ahead {
+                request,
+                high_water_mark,
+            }),
+            Err(error) => Arrival::Event(Event::ReadFailed {
+                request,
+                code: refusal::read_code(&error),
+            }),
+        }
+    }
+
+    async fn persist(&self, persist: Persist) -> Arrival {
+        self.storing.set(true);
+        let (partitions, unique) = (&self.shared.partitions, self.shared.unique());
+        let stored = cursor_file::advance(partitions.disk(), &self.file, unique, persist);
+        let outcome = stored.await;
+        self.storing.set(false);
+        Arrival::Event(match outcome {
+            Ok(()) => Event::Persisted(persist.next_offset()),
+            Err(error) => {
+                let (topic, partition) = (&self.parent.topic, self.parent.id.0);
+                tracing::warn!(%topic, partition, child = %self.child, %error, "a cursor's position is not stored; its children know it");
+                Event::PersistFailed
+            }
+        })
+    }
+
+    async fn confirm_epoch(&self) -> Arrival {
+        let epoch = self.epoch();
+        let verdict = match self.shared.confirm_link(&self.parent.topic, &self.child).await {
+            Ok(confirmed) if confirmed.current() == Some(epoch) => EpochVerdict::Current,
+            Ok(_) => EpochVerdict::Gone,
+            Err(_) => EpochVerdict::Unconfirmed,
+        };
+        Arrival::Event(Event::Epoch(verdict))
+    }
+
+    /// Asks the cursor to settle and end.
+    pub fn stop(&self) {
+        self.push(Arrival::Event(Event::Stop));
+    }
+
+    /// Returns when the cursor has ended: nothing is in flight.
+    pub async fn ended(&self) {
+        self.end.until(|| self.ended.get()).await;
+    }
+
+    /// Whether the cursor has ended.
+    #[must_use]
+    pub fn has_ended(&self) -> bool {
+        self.ended.get()
+    }
+
+    /// The link's epoch.
+    #[must_use]
+    pub fn epoch(&self) -> Epoch {
+        self.cursor.borrow().config().origin.epoch
+    }
+
+    /// Since when its file lags behind its position, unless it is being stored right now.
+    #[must_use]
+    pub fn unsaved_since(&self) -> Option<CommitTime> {
+        let cursor = self.cursor.borrow();
+        (!self.storing.get() && !self.ended.get() && cursor.persistable().is_some())
+            .then(|| cursor.unsaved_since())
+            .flatten()
+    }
+
+    /// Stores the newest position, and waits for it.
+    pub async fn store(self: &Rc<Runner>) {
+        let persist = self.cursor.borrow().persistable();
+        if let Some(persist) = persist {
+            let arrival = self.persist(persist).await;
+            self.push(arrival);
+        }
+    }
+
+    /// How far it is.
+    #[must_use]
+    pub fn status(&self) -> CursorStatus {
+        let cursor = self.cursor.borrow();
+        let (config, probe, log) = (cursor.config(), cursor.probe(), &self.parent.log);
+        let due = cursor.next_due();
+        let head = due.map(|due| due.minus(config.delay));
+        let head = if cursor.position() < log.flushed() {
+            head
+        } else {
+            None
+        };
+        CursorStatus {
+            partition: self.parent.id,
+            epoch: config.origin.epoch,
+            position: cursor.position(),
+            parent_high_water_mark: log.high_water_mark(),
+            due_lag_millis: probe::due_lag_millis(self.now(), config.delay, head),
+            next_due: due.filter(|_| config.delay != Delay::NONE).map(|due| due.0),
+            committed: probe.committed,
+            filtered: probe.filtered,
+            dropped: probe.dropped,
+            duplicates: probe.duplicates,
+            stalled: cursor.stalled().map(|reason| reason.to_string()),
+        }
+    }
+
+    /// Adds what the cursor has counted since the last time to the shard's counters.
+    fn count(&self) {
+        let (now, counters) = (*self.cursor.borrow().probe(), self.shared.partitions.counters());
+        let before = self.counted.replace(now);
+        counters.fanout_committed.add(now.committed - before.committed);
+        counters.fanout_filtered.add(now.filtered - before.filtered);
+        counters.fanout_dropped.add(now.dropped - before.dropped);
+        counters.fanout_duplicates.add(now.duplicates - before.duplicates);
+    }
+}

@@ -1,0 +1,77 @@
+//! Removes what dead links have left: cursor files beside the logs, and what children remember of their origins. Each
+//! removal takes the metadata leader's word (SPEC.md F7, F8).
+
+use std::collections::BTreeSet;
+
+use tailwater_storage::cursor_file::{self, CursorFile};
+use tailwater_storage::disk::device::Disk;
+use tailwater_storage::layout::{CursorPath, PartitionEntry, parse_partition_entry};
+use tailwater_wire::ids::Epoch;
+
+use crate::fanout::desired::CursorKey;
+use crate::fanout::shared::Shared;
+use crate::partition::owner::Partition;
+
+/// One sweep over the partitions of this shard. `in_use` says which cursors run or should.
+pub async fn sweep(shared: &Shared, in_use: impl Fn(&CursorKey) -> bool) {
+    let mut doubtful = BTreeSet::new();
+    let metadata = shared.metadata();
+    for partition in shared.partitions.all() {
+        cursor_files(shared, &partition, &in_use).await;
+        let of_no_link = |epoch: &Epoch| metadata.link_by_epoch(&partition.topic, *epoch).is_none();
+        doubtful.extend(
+            partition
+                .log
+                .origins()
+                .into_iter()
+                .map(|origin| origin.epoch)
+                .filter(of_no_link),
+        );
+        // One partition at a time: the next one's turn comes after whoever else is ready.
+        glommio::yield_if_needed().await;
+    }
+    for epoch in doubtful {
+        if let Ok(Some(gone)) = shared.confirm_epoch_gone(epoch).await {
+            for partition in shared.partitions.all() {
+                partition.log.forget_origins(&gone);
+            }
+        }
+    }
+}
+
+async fn cursor_files(shared: &Shared, partition: &Partition, in_use: &impl Fn(&CursorKey) -> bool) {
+    let (disk, data) = (shared.partitions.disk(), shared.partitions.data());
+    let entries = disk.list(partition.log.dir()).await.unwrap_or_default();
+    for entry in entries {
+        let PartitionEntry::Cursor(child) = parse_partition_entry(&entry.name) else {
+            continue;
+        };
+        let key = CursorKey {
+            parent: partition.topic.clone(),
+            partition: partition.id,
+            child,
+        };
+        if in_use(&key) {
+            continue;
+        }
+        let at = CursorPath::new(data, &key.parent, key.partition, &key.child);
+        // Read before the leader is asked: its word is about what was seen.
+        let Ok(seen) = cursor_file::read(disk, &at).await else {
+            continue;
+        };
+        if seen == CursorFile::Absent {
+            continue;
+        }
+        let Ok(word) = shared.confirm_link(&key.parent, &key.child).await else {
+            continue;
+        };
+        if in_use(&key) {
+            continue;
+        }
+        match cursor_file::remove(disk, &at, &seen, &word).await {
+            Ok(()) => tracing::info!(file = %at.path().display(), "removed the cursor file of a dead link"),
+            Err(cursor_file::CursorFileError::NotConfirmed | cursor_file::CursorFileError::Changed(_)) => {}
+            Err(error) => tracing::warn!(%error, "cannot remove a cursor file; trying again later"),
+        }
+    }
+}

@@ -1,0 +1,8 @@
+//! Where clients come in, along a request's way: the listener, its sockets, a connection, the dispatcher, and the
+//! outbox that answers leave by.
+
+pub mod listener;
+pub mod socket;
+pub mod connection;
+pub mod dispatch;
+pub mod outbox;

@@ -1,0 +1,140 @@
+//! What waits to be sent on one connection: frames in order, counted in bytes, sent many at a time.
+
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::io;
+
+use bytes::Bytes;
+
+use tailwater_wire::code::Refusal;
+use tailwater_wire::frame::{FrameKind, encode};
+use tailwater_wire::message::Reply;
+
+use crate::ingress::socket::Writer;
+use crate::signal::Signal;
+
+/// Above so many unsent bytes no further request of the connection is read, until the client takes its answers.
+const UNSENT_BYTES_MAX: usize = 16 << 20;
+/// Small pieces are gathered up to so many bytes for one send; a larger piece is sent as it lies.
+const GATHER_BYTES: usize = 64 << 10;
+
+/// The frames that wait to be sent on one connection. Shard-local.
+#[derive(Default)]
+pub struct Outbox {
+    pieces: RefCell<VecDeque<Bytes>>,
+    bytes: Cell<usize>,
+    /// Nothing is taken any more: the connection is closing, or the client is gone.
+    closed: Cell<bool>,
+    changed: Signal,
+}
+
+impl Outbox {
+    /// Queues an answer with its raw part.
+    pub fn reply(&self, correlation: u64, reply: &Reply, payload: Vec<Bytes>) {
+        let payload_len = payload.iter().map(Bytes::len).sum();
+        self.push(
+            Bytes::from(encode(FrameKind::Reply, correlation, reply, payload_len)),
+            payload,
+        );
+    }
+
+    /// Queues a refusal; correlation 0 is about the connection.
+    pub fn refuse(&self, correlation: u64, refusal: &Refusal) {
+        self.push(
+            Bytes::from(encode(FrameKind::Refusal, correlation, refusal, 0)),
+            Vec::new(),
+        );
+    }
+
+    fn push(&self, head: Bytes, payload: Vec<Bytes>) {
+        if self.closed.get() {
+            return;
+        }
+        let mut pieces = self.pieces.borrow_mut();
+        for piece in std::iter::once(head).chain(payload) {
+            self.bytes.set(self.bytes.get() + piece.len());
+            pieces.push_back(piece);
+        }
+        drop(pieces);
+        self.changed.notify();
+    }
+
+    /// Takes no more; what is queued is still sent.
+    pub fn close(&self) {
+        self.closed.set(true);
+        self.changed.notify();
+    }
+
+    /// Whether nothing is taken any more.
+    #[must_use]
+    pub fn is_closed(&self) -> bool {
+        self.closed.get()
+    }
+
+    /// Waits until the client has taken enough of its answers to be given more.
+    pub async fn room(&self) {
+        self.changed
+            .until(|| self.bytes.get() < UNSENT_BYTES_MAX || self.closed.get())
+            .await;
+    }
+
+    /// Sends what is queued, for as long as the connection lives. Coalesces: many small frames, one send.
+    ///
+    /// # Errors
+    /// When the client is gone; the rest is dropped.
+    pub async fn send_all(&self, writer: &mut Writer) -> io::Result<()> {
+        let mut gathered = Vec::with_capacity(GATHER_BYTES);
+        loop {
+            self.changed
+                .until(|| !self.pieces.borrow().is_empty() || self.closed.get())
+                .await;
+            while let Some(large) = self.gather(&mut gathered) {
+                let sent = self
+                    .send(writer, &gathered)
+                    .await
+                    .and(self.send(writer, &large).await);
+                if let Err(gone) = sent {
+                    self.abandon();
+                    return Err(gone);
+                }
+                gathered.clear();
+            }
+            if self.closed.get() && self.pieces.borrow().is_empty() {
+                return Ok(());
+            }
+        }
+    }
+
+    async fn send(&self, writer: &mut Writer, bytes: &[u8]) -> io::Result<()> {
+        if bytes.is_empty() {
+            return Ok(());
+        }
+        writer.write_all(bytes).await?;
+        self.bytes.set(self.bytes.get() - bytes.len());
+        self.changed.notify();
+        Ok(())
+    }
+
+    /// Moves small pieces into `gathered`; returns the large one that ends it, or an empty one. `None` when there
+    /// was nothing.
+    fn gather(&self, gathered: &mut Vec<u8>) -> Option<Bytes> {
+        let mut pieces = self.pieces.borrow_mut();
+        while let Some(piece) = pieces.pop_front() {
+            if piece.len() > GATHER_BYTES / 2 {
+                return Some(piece);
+            }
+            gathered.extend_from_slice(&piece);
+            if gathered.len() > GATHER_BYTES / 2 {
+                return Some(Bytes::new());
+            }
+        }
+        (!gathered.is_empty()).then(Bytes::new)
+    }
+
+    fn abandon(&self) {
+        self.closed.set(true);
+        self.pieces.borrow_mut().clear();
+        self.bytes.set(0);
+        self.changed.notify();
+    }
+}

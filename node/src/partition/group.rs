@@ -1,0 +1,73 @@
+//! The shard's commit loop and its upkeep: one flush for all partitions that have something to commit, again and
+//! again; and between them what must not wait in a commit's way.
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use tailwater_storage::log::round::commit_round_timed;
+
+use crate::clock::system::elapsed_since_boot;
+use crate::partition::owner::{Partition, Partitions};
+
+/// How often idle partitions are looked after.
+const UPKEEP_EVERY: Duration = Duration::from_millis(250);
+/// Every so many upkeep passes, retention is applied: 5 s.
+const RETENTION_PASSES: u64 = 20;
+
+/// Commits what is pending, one round after another, for the life of the shard. While one round is being flushed
+/// the next one gathers (DESIGN.md section 4).
+pub async fn commit_loop(partitions: Rc<Partitions>) {
+    loop {
+        let dirty = partitions.take_dirty().await;
+        let logs: Vec<_> = dirty.iter().map(|partition| Rc::clone(&partition.log)).collect();
+        let now = partitions.clock().now();
+        let outcome = commit_round_timed(partitions.disk(), &logs, now, &elapsed_since_boot).await;
+        let counters = partitions.counters();
+        counters.log_bytes.add(outcome.bytes);
+        counters.latched.add(outcome.latched as u64);
+        if outcome.partitions > 0 {
+            counters.fsync.record(outcome.flush_time.as_nanos() as u64);
+        }
+        for partition in dirty.iter().filter(|partition| partition.log.needs_round()) {
+            partitions.mark_dirty(partition);
+        }
+    }
+}
+
+/// Prepares segments ahead, proves idle logs with a frontier batch, applies retention.
+pub async fn upkeep_loop(partitions: Rc<Partitions>) {
+    for pass in 1u64.. {
+        glommio::timer::sleep(UPKEEP_EVERY).await;
+        for partition in partitions.all() {
+            upkeep(&partitions, &partition, pass.is_multiple_of(RETENTION_PASSES)).await;
+        }
+    }
+}
+
+async fn upkeep(partitions: &Partitions, partition: &Rc<Partition>, retention: bool) {
+    let (log, now) = (&partition.log, partitions.clock().now());
+    let describe = || format!("partition {} of `{}`", partition.id, partition.topic);
+    if log.needs_preparation()
+        && let Err(error) = log.prepare_next().await
+    {
+        tracing::warn!(%error, "cannot prepare a segment for {}", describe());
+    }
+    if log.needs_frontier(now) {
+        log.push_frontier();
+        partitions.mark_dirty(partition);
+    }
+    if retention {
+        match log.apply_retention(now, partition.retention.get()).await {
+            Ok(removed) => removed.iter().for_each(|segment| {
+                tracing::info!(
+                    from = segment.offsets.start.0,
+                    to = segment.offsets.end.0,
+                    bytes = segment.bytes,
+                    "retention removed a segment of {}",
+                    describe()
+                );
+            }),
+            Err(error) => tracing::warn!(%error, "retention failed on {}", describe()),
+        }
+    }
+}

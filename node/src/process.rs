@@ -1,0 +1,360 @@
+//! The process: one control thread and the shards, started together, stopped together, and never half alive.
+
+use std::fs::File;
+use std::io;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use tailwater_storage::disk::executor::{self, ExecutorError, ExecutorOptions, RunningExecutor};
+use tailwater_storage::disk::watchdog::{Watchdog, WatchdogOptions};
+
+use crate::config::{ConfigError, NodeConfig};
+use crate::control::admin_http::{self, AdminState};
+use crate::control::request::{CONTROL_QUEUE, ControlRequest, SHARD_QUEUE, ShardCommand};
+use crate::control::service::Control;
+use crate::ingress::dispatch::Identity;
+use crate::metastore::handle::{Metastore, Options as MetastoreOptions};
+use crate::shard::{self, ShardSetup};
+use crate::telemetry::counters::ShardCounters;
+use crate::telemetry::exporter::Exporter;
+
+/// This node's number; others come with the cluster.
+const NODE_ID: u64 = 1;
+/// I/O memory that a shard asks for; less is taken where RLIMIT_MEMLOCK demands it.
+const IO_MEMORY_BYTES: u64 = 64 << 20;
+
+/// Why a node does not start. Nothing of it runs then.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// The configuration cannot be.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// The data directory cannot be used.
+    #[error("the data directory {} cannot be used: {source}", path.display())]
+    DataDir {
+        /// The directory.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// Another process works in the data directory.
+    #[error("the data directory {} is in use by another process", .0.display())]
+    DataDirInUse(PathBuf),
+    /// A listener cannot be had.
+    #[error("cannot listen on {address} for {purpose}: {source}")]
+    Listen {
+        /// What for.
+        purpose: &'static str,
+        /// Where.
+        address: SocketAddr,
+        /// Why.
+        source: io::Error,
+    },
+    /// A shard did not start.
+    #[error("{0}")]
+    Shard(String),
+    /// The machine does not fit: io_uring, locked memory.
+    #[error(transparent)]
+    Executor(#[from] ExecutorError),
+    /// The metastore did not start.
+    #[error("the metastore did not start: {0}")]
+    Metastore(String),
+    /// No thread could be started.
+    #[error("cannot start a thread: {0}")]
+    Thread(io::Error),
+}
+
+/// Why a node ended otherwise than by being asked to.
+#[derive(Debug, thiserror::Error)]
+pub enum StopError {
+    /// A shard died.
+    #[error(transparent)]
+    Shard(#[from] ExecutorError),
+    /// The control thread died, or gave up.
+    #[error("the control thread ended: {0}")]
+    Control(String),
+}
+
+/// A running node.
+pub struct Node {
+    listen: SocketAddr,
+    admin: SocketAddr,
+    counters: Arc<ShardCounters>,
+    ready: Arc<AtomicBool>,
+    shard: flume::Sender<ShardCommand>,
+    executor: RunningExecutor<()>,
+    control: JoinHandle<Result<(), String>>,
+    stop_control: Arc<tokio::sync::Notify>,
+    _lock: File,
+}
+
+/// What the control thread is started with.
+struct ControlSetup {
+    data: PathBuf,
+    admin: std::net::TcpListener,
+    requests: flume::Receiver<ControlRequest>,
+    shards: Vec<flume::Sender<ShardCommand>>,
+    exporter: Exporter,
+    ready: Arc<AtomicBool>,
+    stop: Arc<tokio::sync::Notify>,
+    started: flume::Sender<Result<String, String>>,
+    shard_listens: flume::Receiver<()>,
+    serving: flume::Sender<()>,
+}
+
+impl Node {
+    /// Starts a node; returns when it serves clients.
+    ///
+    /// # Errors
+    /// [`StartError`], with everything that was started stopped again.
+    pub fn start(config: NodeConfig) -> Result<Node, StartError> {
+        config.check()?;
+        abort_on_panic();
+        let lock = lock_data_dir(&config.data)?;
+        let admin = std::net::TcpListener::bind(config.admin)
+            .and_then(|listener| listener.set_nonblocking(true).map(|()| listener))
+            .map_err(|source| StartError::Listen {
+                purpose: "admin HTTP",
+                address: config.admin,
+                source,
+            })?;
+        let admin_address = admin.local_addr().unwrap_or(config.admin);
+        let watchdog =
+            Watchdog::start(WatchdogOptions::default(), Box::new(on_stall)).map_err(StartError::Thread)?;
+        let watchdog = Arc::new(watchdog);
+        let counters = Arc::new(ShardCounters::default());
+        let (control_requests, requests) = flume::bounded(CONTROL_QUEUE);
+        let (shard_commands, commands) = flume::bounded(SHARD_QUEUE);
+        let (ready, stop_control) = (
+            Arc::new(AtomicBool::new(false)),
+            Arc::new(tokio::sync::Notify::new()),
+        );
+        let (started, control_started) = flume::bounded(1);
+        let (shard_is_up, shard_listens) = flume::bounded(1);
+        let (serving, served) = flume::bounded(1);
+        let setup = ControlSetup {
+            data: config.data.clone(),
+            admin,
+            requests,
+            shards: vec![shard_commands.clone()],
+            exporter: Exporter::new(vec![Arc::clone(&counters)], Arc::clone(&watchdog)),
+            ready: Arc::clone(&ready),
+            stop: Arc::clone(&stop_control),
+            started,
+            shard_listens,
+            serving,
+        };
+        let control = std::thread::Builder::new().name("control".into());
+        let control = control
+            .spawn(move || control_thread(setup))
+            .map_err(StartError::Thread)?;
+        let cluster = match control_started.recv() {
+            Ok(Ok(cluster)) => cluster,
+            Ok(Err(why)) => return Err(StartError::Metastore(why)),
+            Err(_) => return Err(StartError::Metastore("its thread ended".to_owned())),
+        };
+        let identity = Identity {
+            node: NODE_ID,
+            cluster,
+            shard_ports: Vec::new(),
+        };
+        let (started, shard_started) = flume::bounded(1);
+        let options = ExecutorOptions {
+            name: "shard-0".into(),
+            core: config.pin_cores.then_some(0),
+            spin_before_park: Duration::from_micros(config.spin_before_park_us),
+            io_memory_bytes: IO_MEMORY_BYTES,
+            executors: 1,
+        };
+        let setup = ShardSetup {
+            config,
+            identity,
+            counters: Arc::clone(&counters),
+            commands,
+            control: control_requests,
+            started,
+        };
+        let stop = || {
+            stop_control.notify_one();
+        };
+        let executor =
+            executor::spawn(&options, &watchdog, move || shard::run(setup)).inspect_err(|_| stop())?;
+        let listen = match shard_started.recv() {
+            Ok(Ok(listen)) => listen,
+            Ok(Err(why)) => {
+                stop();
+                return Err(StartError::Shard(why));
+            }
+            Err(_) => {
+                stop();
+                return Err(executor
+                    .join()
+                    .err()
+                    .map_or(StartError::Shard("it ended".to_owned()), StartError::from));
+            }
+        };
+        let _control_gone = shard_is_up.send(());
+        if served.recv().is_err() {
+            return Err(StartError::Metastore("its thread ended".to_owned()));
+        }
+        ready.store(true, Ordering::Release);
+        tracing::info!(%listen, admin = %admin_address, "serving");
+        Ok(Node {
+            listen,
+            admin: admin_address,
+            counters,
+            ready,
+            shard: shard_commands,
+            executor,
+            control,
+            stop_control,
+            _lock: lock,
+        })
+    }
+
+    /// Where clients connect.
+    #[must_use]
+    pub fn listen_addr(&self) -> SocketAddr {
+        self.listen
+    }
+
+    /// Where metrics and health are served.
+    #[must_use]
+    pub fn admin_addr(&self) -> SocketAddr {
+        self.admin
+    }
+
+    /// The median of all flushes so far, in microseconds.
+    #[must_use]
+    pub fn fsync_p50_us(&self) -> u64 {
+        self.counters.fsync.quantile_ns(0.5) / 1_000
+    }
+
+    /// Whether one of its threads has ended by itself.
+    #[must_use]
+    pub fn has_ended(&self) -> bool {
+        self.control.is_finished()
+    }
+
+    /// Drains: nothing new is taken, what was accepted is committed and answered, everything is closed.
+    ///
+    /// # Errors
+    /// [`StopError`] when a thread had died.
+    pub fn stop(self) -> Result<(), StopError> {
+        self.ready.store(false, Ordering::Release);
+        let _dead_already = self.shard.send(ShardCommand::Drain);
+        self.executor.join()?;
+        self.stop_control.notify_one();
+        match self.control.join() {
+            Ok(ended) => ended.map_err(StopError::Control),
+            Err(_) => Err(StopError::Control("it panicked".to_owned())),
+        }
+    }
+}
+
+fn control_thread(setup: ControlSetup) -> Result<(), String> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|e| e.to_string())?;
+    runtime.block_on(control_main(setup))
+}
+
+async fn control_main(setup: ControlSetup) -> Result<(), String> {
+    let ControlSetup {
+        data,
+        admin,
+        requests,
+        shards,
+        exporter,
+        ready,
+        stop,
+        started,
+        shard_listens,
+        serving,
+    } = setup;
+    let opened = Metastore::open(&data, NODE_ID, MetastoreOptions::default()).await;
+    let metastore = match opened {
+        Ok(metastore) => metastore,
+        Err(error) => {
+            let _starter_gone = started.send(Err(error.chain()));
+            return Ok(());
+        }
+    };
+    let _starter_gone = started.send(Ok(metastore.identity().cluster_id.to_string()));
+    let control = Arc::new(Control::new(metastore, shards, exporter));
+    let admin = tokio::net::TcpListener::from_std(admin).map_err(|e| e.to_string())?;
+    let admin = tokio::spawn(admin_http::serve(
+        admin,
+        AdminState {
+            control: Arc::clone(&control),
+            ready,
+        },
+    ));
+    let serve_requests = Arc::clone(&control).run(requests);
+    let first_metadata = async {
+        if shard_listens.recv_async().await.is_ok() {
+            control.publish().await;
+            let _starter_gone = serving.send(());
+        }
+        std::future::pending::<()>().await;
+    };
+    let changes = Arc::clone(&control).publish_changes();
+    let engine = control.metastore().clone();
+    let fatal = tokio::select! {
+        fatal = serve_requests => fatal,
+        () = first_metadata => None,
+        () = stop.notified() => None,
+        () = changes => None,
+        why = engine.ended() => Some(format!("the metastore ended: {why}")),
+        ended = admin => Some(format!("the admin server ended: {ended:?}")),
+    };
+    control.metastore().shutdown().await;
+    fatal.map_or(Ok(()), Err)
+}
+
+/// Creates the data directory, and locks it for the life of the process.
+fn lock_data_dir(data: &Path) -> Result<File, StartError> {
+    let unusable = |source| StartError::DataDir {
+        path: data.to_owned(),
+        source,
+    };
+    std::fs::create_dir_all(data).map_err(unusable)?;
+    let lock = File::options()
+        .create(true)
+        .truncate(false)
+        .write(true)
+        .open(data.join("LOCK"))
+        .map_err(unusable)?;
+    match lock.try_lock() {
+        Ok(()) => Ok(lock),
+        Err(std::fs::TryLockError::WouldBlock) => Err(StartError::DataDirInUse(data.to_owned())),
+        Err(std::fs::TryLockError::Error(source)) => Err(unusable(source)),
+    }
+}
+
+/// A node is never half alive: a panic on one of its threads ends the process, with the panic's message.
+fn abort_on_panic() {
+    static ONCE: std::sync::Once = std::sync::Once::new();
+    ONCE.call_once(|| {
+        let print = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |panic| {
+            print(panic);
+            let thread = std::thread::current();
+            let name = thread.name().unwrap_or_default();
+            if name == "control" || name.starts_with("shard-") || name == "watchdog" {
+                tracing::error!(thread = name, "a thread of the node panicked: the process ends");
+                std::process::abort();
+            }
+        }));
+    });
+}
+
+fn on_stall(shard: &str, stalled: Duration) {
+    tracing::error!(shard, ?stalled, "a shard does not run any more: the process ends");
+    std::process::abort();
+}

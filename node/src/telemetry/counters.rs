@@ -1,0 +1,163 @@
+//! Per-shard counters and histograms: written by one shard with relaxed stores, read by a scrape (DESIGN.md section 9).
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// A number that only its shard writes. An update costs a load and a store, no locked instruction.
+#[derive(Debug, Default)]
+pub struct Cell(AtomicU64);
+
+impl Cell {
+    /// Adds to a counter.
+    pub fn add(&self, n: u64) {
+        self.0
+            .store(self.0.load(Ordering::Relaxed).wrapping_add(n), Ordering::Relaxed);
+    }
+
+    /// Sets a gauge.
+    pub fn set(&self, n: u64) {
+        self.0.store(n, Ordering::Relaxed);
+    }
+
+    /// The value now.
+    #[must_use]
+    pub fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+const SUB_BUCKETS: u64 = 8;
+const BUCKETS: usize = 320;
+
+/// Durations in buckets of an eighth of an octave (at most 12.5% wide), from 1 ns to over an hour.
+#[derive(Debug)]
+pub struct Histogram {
+    counts: Box<[Cell]>,
+    sum_ns: Cell,
+}
+
+impl Default for Histogram {
+    fn default() -> Histogram {
+        Histogram {
+            counts: (0..BUCKETS).map(|_| Cell::default()).collect(),
+            sum_ns: Cell::default(),
+        }
+    }
+}
+
+impl Histogram {
+    /// Counts one duration.
+    pub fn record(&self, nanos: u64) {
+        self.counts[bucket(nanos)].add(1);
+        self.sum_ns.add(nanos);
+    }
+
+    /// The counts of all buckets, in order.
+    #[must_use]
+    pub fn counts(&self) -> Vec<u64> {
+        self.counts.iter().map(Cell::get).collect()
+    }
+
+    /// The upper bound of a bucket, in nanoseconds.
+    #[must_use]
+    pub fn upper_ns(index: usize) -> u64 {
+        let (octave, sub) = (index as u64 / SUB_BUCKETS, index as u64 % SUB_BUCKETS);
+        if octave == 0 {
+            sub
+        } else {
+            ((SUB_BUCKETS + sub + 1) << (octave - 1)) - 1
+        }
+    }
+
+    /// The duration below which a share of all lie, in nanoseconds; 0 when there is none.
+    #[must_use]
+    pub fn quantile_ns(&self, share: f64) -> u64 {
+        let counts = self.counts();
+        let total: u64 = counts.iter().sum();
+        let wanted = (total as f64 * share).ceil().max(1.0) as u64;
+        let mut below = 0;
+        for (index, count) in counts.iter().enumerate() {
+            below += count;
+            if below >= wanted {
+                return Histogram::upper_ns(index);
+            }
+        }
+        0
+    }
+}
+
+fn bucket(nanos: u64) -> usize {
+    if nanos < SUB_BUCKETS {
+        return nanos as usize;
+    }
+    let octave = u64::from(nanos.ilog2()) - 2;
+    let sub = (nanos >> (octave - 1)) - SUB_BUCKETS;
+    ((octave * SUB_BUCKETS + sub) as usize).min(BUCKETS - 1)
+}
+
+/// What one shard counts. Aligned, so that two shards never share a cache line.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+pub struct ShardCounters {
+    /// From a batch's arrival to its acknowledgement.
+    pub append: Histogram,
+    /// One shared flush.
+    pub fsync: Histogram,
+    /// Batches appended by producers and cursors.
+    pub batches: Cell,
+    /// Records appended.
+    pub records: Cell,
+    /// Bytes written to logs, padding included.
+    pub log_bytes: Cell,
+    /// Batches found damaged, on receipt or on disk.
+    pub corrupt_batches: Cell,
+    /// Partitions that are read-only after a failed write or flush.
+    pub latched: Cell,
+    /// Client connections that are open.
+    pub connections: Cell,
+    /// Client connections that were refused because of the limit.
+    pub connections_refused: Cell,
+    /// Requests answered with a refusal.
+    pub refusals: Cell,
+    /// Child records committed by cursors.
+    pub fanout_committed: Cell,
+    /// Child records that were sent again and not appended again.
+    pub fanout_duplicates: Cell,
+    /// Parent records that retention removed before they were copied.
+    pub fanout_dropped: Cell,
+    /// Parent records that a link's filter held back.
+    pub fanout_filtered: Cell,
+    /// Cursors that do not move, with a reason.
+    pub fanout_stalled: Cell,
+    /// Anchor decisions: resumed the own file.
+    pub anchor_resumed: Cell,
+    /// Anchor decisions: started at a confirmed attach point.
+    pub anchor_started: Cell,
+    /// Anchor decisions: deferred, for want of the leader's word.
+    pub anchor_deferred: Cell,
+    /// Anchor decisions: refused, the epoch is not current.
+    pub anchor_stale: Cell,
+    /// Share of the time that the shard ran, over the last few seconds, in thousandths.
+    pub busy_permille: Cell,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn buckets_hold_what_their_bounds_say() {
+        for nanos in (0..2_000).chain([10_000, 123_456, 10_000_000, 999_999_999, 60_000_000_000]) {
+            let index = bucket(nanos);
+            assert!(nanos <= Histogram::upper_ns(index), "{nanos} in {index}");
+            assert!(
+                index == 0 || nanos > Histogram::upper_ns(index - 1),
+                "{nanos} in {index}"
+            );
+        }
+        let histogram = Histogram::default();
+        (1..=1_000).for_each(|us| histogram.record(us * 1_000));
+        let median = histogram.quantile_ns(0.5);
+        assert!((500_000..=563_000).contains(&median), "{median}");
+        assert_eq!(Histogram::default().quantile_ns(0.5), 0);
+    }
+}

@@ -1,0 +1,327 @@
+//! The Prometheus exposition: copies the shards' plain counters into a recorder when `/metrics` is asked for.
+
+use std::sync::{Arc, Mutex};
+
+use metrics::{Key, Label, Level, Metadata, Recorder};
+use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle, PrometheusRecorder};
+
+use tailwater_storage::disk::watchdog::Watchdog;
+use tailwater_wire::message::LinkStatus;
+
+use crate::telemetry::counters::{Histogram, ShardCounters};
+
+static METADATA: Metadata<'static> = Metadata::new("tailwater", Level::INFO, None);
+
+/// Bounds of the exported latency histograms, in seconds: 10 us to 10 s.
+const SECONDS_BOUNDS: [f64; 19] = [
+    0.000_01, 0.000_025, 0.000_05, 0.000_1, 0.000_2, 0.000_3, 0.000_5, 0.000_75, 0.001, 0.002, 0.003, 0.005,
+    0.01, 0.025, 0.05, 0.1, 0.5, 1.0, 10.0,
+];
+
+/// One number out of a shard's counters.
+type Pick = fn(&ShardCounters) -> u64;
+
+/// Name and help text of every metric, without the `tailwater_` prefix.
+const HELP: &[(&str, &str)] = &[
+    (
+        "log_append_seconds",
+        "From a batch's arrival to its acknowledgement.",
+    ),
+    (
+        "log_fsync_seconds",
+        "One flush, shared by all partitions of a commit round.",
+    ),
+    ("log_batches_total", "Batches appended."),
+    ("log_records_total", "Records appended."),
+    ("log_bytes_total", "Bytes written to logs, padding included."),
+    (
+        "log_corrupt_batches_total",
+        "Batches found damaged, on receipt or on disk.",
+    ),
+    (
+        "partition_latched",
+        "Partitions that are read-only after a failed write or flush.",
+    ),
+    ("client_connections", "Open client connections."),
+    (
+        "client_connections_refused_total",
+        "Client connections refused because of connections_max.",
+    ),
+    ("client_refusals_total", "Requests answered with a refusal."),
+    (
+        "fanout_lag_messages",
+        "Parent records committed and not yet copied, per link, summed over partitions.",
+    ),
+    (
+        "fanout_due_lag_seconds",
+        "How far behind what is due, per link, the worst partition.",
+    ),
+    (
+        "fanout_committed_records_total",
+        "Child records committed by cursors.",
+    ),
+    (
+        "fanout_duplicate_records_dropped_total",
+        "Child records sent again and not appended again.",
+    ),
+    (
+        "fanout_dropped_records_total",
+        "Parent records that retention removed before they were copied.",
+    ),
+    (
+        "fanout_filtered_records_total",
+        "Parent records that a link's filter held back.",
+    ),
+    ("fanout_stalled", "Cursors that do not move, per link."),
+    (
+        "fanout_anchor_total",
+        "Decisions on where a cursor starts, by verdict.",
+    ),
+    ("metastore_leader", "1 when this node leads the metastore."),
+    ("metastore_term", "The metastore's current term."),
+    (
+        "metastore_applied_index",
+        "The last metadata command applied here.",
+    ),
+    (
+        "shard_stall_seconds",
+        "Time in which a shard did not run for over 5 ms, since the start.",
+    ),
+    (
+        "shard_stalls_total",
+        "How often a shard did not run for over 5 ms.",
+    ),
+    (
+        "shard_busy_ratio",
+        "Share of the time that a shard was not parked, over the last few seconds.",
+    ),
+];
+
+/// The metastore's part of a scrape.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct MetastoreFacts {
+    /// Whether this node leads.
+    pub leader: bool,
+    /// The current term.
+    pub term: u64,
+    /// The last command applied.
+    pub applied: u64,
+}
+
+/// Turns counters into text. One per process.
+pub struct Exporter {
+    recorder: PrometheusRecorder,
+    handle: PrometheusHandle,
+    shards: Vec<Arc<ShardCounters>>,
+    watchdog: Arc<Watchdog>,
+    seen: Mutex<Seen>,
+}
+
+/// What earlier scrapes have already counted into the recorder's histograms.
+#[derive(Default)]
+struct Seen {
+    append: Vec<u64>,
+    fsync: Vec<u64>,
+}
+
+impl Exporter {
+    /// An exporter over the counters of all shards.
+    #[must_use]
+    pub fn new(shards: Vec<Arc<ShardCounters>>, watchdog: Arc<Watchdog>) -> Exporter {
+        let builder = PrometheusBuilder::new()
+            .set_buckets_for_metric(Matcher::Suffix("_append_seconds".to_owned()), &SECONDS_BOUNDS)
+            .and_then(|b| {
+                b.set_buckets_for_metric(Matcher::Suffix("_fsync_seconds".to_owned()), &SECONDS_BOUNDS)
+            })
+            .expect("the bounds are not empty");
+        let recorder = builder.build_recorder();
+        for (name, help) in HELP {
+            let name = format!("tailwater_{name}").into();
+            if help.starts_with("From") || help.starts_with("One flush") {
+                recorder.describe_histogram(name, None, (*help).into());
+            } else if name.as_str().ends_with("_total") {
+                recorder.describe_counter(name, None, (*help).into());
+            } else {
+                recorder.describe_gauge(name, None, (*help).into());
+            }
+        }
+        Exporter {
+            handle: recorder.handle(),
+            recorder,
+            shards,
+            watchdog,
+            seen: Mutex::default(),
+        }
+    }
+
+    /// Everything as text, now.
+    #[must_use]
+    pub fn render(&self, links: &[LinkStatus], metastore: MetastoreFacts) -> String {
+        let sum = |pick: Pick| self.shards.iter().map(|shard| pick(shard)).sum::<u64>();
+        self.counter("log_batches_total", &[], sum(|s| s.batches.get()));
+        self.counter("log_records_total", &[], sum(|s| s.records.get()));
+        self.counter("log_bytes_total", &[], sum(|s| s.log_bytes.get()));
+        self.counter("log_corrupt_batches_total", &[], sum(|s| s.corrupt_batches.get()));
+        self.gauge("partition_latched", &[], sum(|s| s.latched.get()) as f64);
+        self.gauge("client_connections", &[], sum(|s| s.connections.get()) as f64);
+        self.counter(
+            "client_connections_refused_total",
+            &[],
+            sum(|s| s.connections_refused.get()),
+        );
+        self.counter("client_refusals_total", &[], sum(|s| s.refusals.get()));
+        self.counter(
+            "fanout_committed_records_total",
+            &[],
+            sum(|s| s.fanout_committed.get()),
+        );
+        self.counter(
+            "fanout_duplicate_records_dropped_total",
+            &[],
+            sum(|s| s.fanout_duplicates.get()),
+        );
+        self.counter(
+            "fanout_dropped_records_total",
+            &[],
+            sum(|s| s.fanout_dropped.get()),
+        );
+        self.counter(
+            "fanout_filtered_records_total",
+            &[],
+            sum(|s| s.fanout_filtered.get()),
+        );
+        let verdicts: [(&str, Pick); 4] = [
+            ("resumed", |s| s.anchor_resumed.get()),
+            ("started", |s| s.anchor_started.get()),
+            ("deferred", |s| s.anchor_deferred.get()),
+            ("stale", |s| s.anchor_stale.get()),
+        ];
+        for (verdict, pick) in verdicts {
+            self.counter("fanout_anchor_total", &[("verdict", verdict)], sum(pick));
+        }
+        for (number, shard) in self.shards.iter().enumerate() {
+            let label = [("shard", number.to_string())];
+            let label = [(label[0].0, label[0].1.as_str())];
+            self.gauge("shard_busy_ratio", &label, shard.busy_permille.get() as f64 / 1e3);
+        }
+        for report in self.watchdog.reports() {
+            let label = [("shard", report.name.as_str())];
+            self.counter("shard_stalls_total", &label, report.stalls);
+            self.gauge("shard_stall_seconds", &label, report.stall_us_max as f64 / 1e6);
+        }
+        self.gauge("metastore_leader", &[], f64::from(u8::from(metastore.leader)));
+        self.gauge("metastore_term", &[], metastore.term as f64);
+        self.gauge("metastore_applied_index", &[], metastore.applied as f64);
+        self.links(links);
+        self.histograms();
+        self.handle.run_upkeep();
+        self.handle.render()
+    }
+
+    fn links(&self, links: &[LinkStatus]) {
+        for status in links {
+            let labels = [
+                ("parent", status.link.parent.as_str()),
+                ("child", status.link.child.as_str()),
+            ];
+            let lag: u64 = status
+                .cursors
+                .iter()
+                .map(|c| c.parent_high_water_mark.since(c.position))
+                .sum();
+            let due = status.cursors.iter().map(|c| c.due_lag_millis).max().unwrap_or(0);
+            let stalled = status.cursors.iter().filter(|c| c.stalled.is_some()).count();
+            self.gauge("fanout_lag_messages", &labels, lag as f64);
+            self.gauge("fanout_due_lag_seconds", &labels, due as f64 / 1e3);
+            self.gauge("fanout_stalled", &labels, stalled as f64);
+        }
+    }
+
+    /// The recorder's histograms take single values: hand it what each bucket gained, at the bucket's upper bound.
+    fn histograms(&self) {
+        let mut seen = self
+            .seen
+            .lock()
+            .unwrap_or_else(std::sync::PoisonError::into_inner);
+        let Seen { append, fsync } = &mut *seen;
+        for (name, pick, seen) in [
+            (
+                "log_append_seconds",
+                (|s| &s.append) as fn(&ShardCounters) -> &Histogram,
+                append,
+            ),
+            ("log_fsync_seconds", |s| &s.fsync, fsync),
+        ] {
+            let key = key(name, &[]);
+            let histogram = self.recorder.register_histogram(&key, &METADATA);
+            let mut now: Vec<u64> = Vec::new();
+            for shard in &self.shards {
+                let counts = pick(shard).counts();
+                now.resize(counts.len().max(now.len()), 0);
+                now.iter_mut().zip(&counts).for_each(|(sum, count)| *sum += count);
+            }
+            for (index, &count) in now.iter().enumerate() {
+                let gained = count - seen.get(index).copied().unwrap_or(0).min(count);
+                if gained > 0 {
+                    histogram.record_many(Histogram::upper_ns(index) as f64 / 1e9, gained as usize);
+                }
+            }
+            *seen = now;
+        }
+    }
+
+    fn counter(&self, name: &str, labels: &[(&'static str, &str)], value: u64) {
+        self.recorder
+            .register_counter(&key(name, labels), &METADATA)
+            .absolute(value);
+    }
+
+    fn gauge(&self, name: &str, labels: &[(&'static str, &str)], value: f64) {
+        self.recorder
+            .register_gauge(&key(name, labels), &METADATA)
+            .set(value);
+    }
+}
+
+fn key(name: &str, labels: &[(&'static str, &str)]) -> Key {
+    let labels: Vec<Label> = labels
+        .iter()
+        .map(|&(name, value)| Label::new(name, value.to_owned()))
+        .collect();
+    Key::from_parts(format!("tailwater_{name}"), labels)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_scrape_shows_counters_and_histograms_once() {
+        let shard = Arc::new(ShardCounters::default());
+        let watchdog = Watchdog::start(Default::default(), Box::new(|_, _| {})).expect("a thread");
+        let exporter = Exporter::new(vec![Arc::clone(&shard)], Arc::new(watchdog));
+        shard.records.add(7);
+        shard.fsync.record(150_000);
+        let _first = exporter.render(&[], MetastoreFacts::default());
+        let text = exporter.render(
+            &[],
+            MetastoreFacts {
+                leader: true,
+                term: 3,
+                applied: 9,
+            },
+        );
+        for line in [
+            "tailwater_log_records_total 7",
+            "tailwater_log_fsync_seconds_count 1",
+            "tailwater_log_fsync_seconds_bucket{le=\"0.0001\"} 0",
+            "tailwater_log_fsync_seconds_bucket{le=\"0.0002\"} 1",
+            "tailwater_metastore_leader 1",
+            "tailwater_metastore_term 3",
+            "tailwater_fanout_anchor_total{verdict=\"resumed\"} 0",
+        ] {
+            assert!(text.lines().any(|l| l == line), "{line} in\n{text}");
+        }
+        assert!(text.contains("# HELP tailwater_log_fsync_seconds One flush"));
+    }
+}

@@ -1,0 +1,4 @@
+//! What the node tells about itself: counters, and the Prometheus text made from them.
+
+pub mod counters;
+pub mod exporter;

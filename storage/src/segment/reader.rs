@@ -1,0 +1,224 @@
+//! Walking a segment batch by batch through large reads, and scanning it whole.
+//!
+//! A walk hands out views of its read buffers. A batch that a buffer cuts in two is read again as a whole, from the
+//! block that it begins in, so that no batch is ever put together from pieces. Every batch that is handed out had both
+//! its checksums verified on this walk: bytes from a disk are never served unchecked.
+
+use std::ops::Range;
+use std::path::PathBuf;
+use std::rc::Rc;
+
+use bytes::Bytes;
+use tailwater_wire::batch::header::{BatchHeader, BatchKind, HEADER_BYTES};
+use tailwater_wire::checksum::crc;
+use tailwater_wire::ids::Offset;
+
+use crate::disk::device::{BLOCK, DiskResult, File};
+use crate::segment::index::SparseIndex;
+use crate::segment::recovery::Hole;
+use crate::segment::scan::{Scan, Scanner};
+
+/// Bytes of one read of a walk.
+pub const READ_BYTES: usize = 256 << 10;
+/// Bytes of one read of a scan.
+pub const SCAN_BYTES: usize = 1 << 20;
+
+/// A segment as one read sees it: a snapshot, good while the segment grows or is removed.
+#[derive(Debug, Clone)]
+pub struct Source<F> {
+    /// Open to read.
+    pub file: F,
+    /// Its name, for errors.
+    pub path: PathBuf,
+    /// Its first offset.
+    pub base: Offset,
+    /// Where the walk ends: the next segment's base, or what may be read of the active one.
+    pub end: Offset,
+    /// The nonce of its batches.
+    pub nonce: u64,
+    /// Where its first chunk lies.
+    pub data_start: u64,
+    /// Behind everything that may be read.
+    pub data_end: u64,
+    /// Where to begin.
+    pub index: Rc<SparseIndex>,
+    /// What is known to have rotted.
+    pub holes: Rc<[Hole]>,
+}
+
+/// What a walk came to.
+#[derive(Debug, Clone)]
+pub enum Step {
+    /// A batch with records, at a range of a buffer.
+    Batch {
+        /// The buffer.
+        buffer: Bytes,
+        /// The batch in it.
+        range: Range<usize>,
+        /// Its header.
+        header: BatchHeader,
+    },
+    /// Offsets that are known to have rotted.
+    Quarantined(Range<Offset>),
+    /// Something else lies where the next batch should: scan the segment to learn how far that goes.
+    Damaged,
+    /// The segment has no more.
+    End,
+}
+
+/// A walk in progress.
+#[derive(Debug)]
+pub struct Walk<F> {
+    source: Source<F>,
+    buffer: Bytes,
+    buffer_at: u64,
+    position: u64,
+    expected: Offset,
+    read_bytes: usize,
+}
+
+impl<F: File> Walk<F> {
+    /// A walk from the batch that holds `from`, which lies in the segment. `read_bytes` sizes its first read, at least
+    /// one block and at most [`READ_BYTES`].
+    #[must_use]
+    pub fn new(source: Source<F>, from: Offset, read_bytes: usize) -> Walk<F> {
+        debug_assert!(source.base <= from && from < source.end);
+        let mut start = (source.base, source.data_start);
+        if let Some(entry) = source.index.at_or_below(from) {
+            start = (entry.offset, entry.position);
+        }
+        let behind_hole = source.holes.iter().rev().find(|hole| hole.offsets.end <= from);
+        if let Some(hole) = behind_hole
+            && hole.offsets.end > start.0
+            && let Some(resume) = hole.resume
+        {
+            start = (hole.offsets.end, resume);
+        }
+        Walk {
+            source,
+            buffer: Bytes::new(),
+            buffer_at: 0,
+            position: start.1,
+            expected: from,
+            read_bytes: read_bytes.clamp(BLOCK, READ_BYTES).next_multiple_of(BLOCK),
+        }
+    }
+
+    /// The next batch that holds or follows the offset expected.
+    ///
+    /// # Errors
+    /// A read that failed.
+    pub async fn next(&mut self) -> DiskResult<Step> {
+        loop {
+            if self.expected >= self.source.end {
+                return Ok(Step::End);
+            }
+            if let Some(offsets) = self.skip_hole() {
+                return Ok(Step::Quarantined(offsets));
+            }
+            let Some(at) = self.window(HEADER_BYTES).await? else {
+                return Ok(Step::Damaged);
+            };
+            let Ok(header) = BatchHeader::decode(&self.buffer[at..]) else {
+                if self.skip_padding(at) {
+                    continue;
+                }
+                return Ok(Step::Damaged);
+            };
+            if header.segment_nonce != self.source.nonce || header.base_offset > self.expected {
+                return Ok(Step::Damaged);
+            }
+            let len = header.batch_len();
+            if header.end_offset() <= self.expected {
+                self.position += len as u64;
+                continue;
+            }
+            let Some(at) = self.window(len).await? else {
+                return Ok(Step::Damaged);
+            };
+            let body = at + HEADER_BYTES..at + HEADER_BYTES + header.body_len as usize;
+            // The header again: when the window moved, these are other bytes than those decoded above.
+            let same = BatchHeader::decode(&self.buffer[at..]).as_ref() == Ok(&header);
+            if header.kind == BatchKind::Frontier || !same || crc(&self.buffer[body]) != header.body_crc {
+                return Ok(Step::Damaged);
+            }
+            self.position += len as u64;
+            self.expected = header.end_offset();
+            return Ok(Step::Batch {
+                buffer: self.buffer.clone(),
+                range: at..at + len,
+                header,
+            });
+        }
+    }
+
+    fn skip_hole(&mut self) -> Option<Range<Offset>> {
+        let hole = self
+            .source
+            .holes
+            .iter()
+            .find(|hole| hole.offsets.contains(&self.expected))?;
+        let end = hole.offsets.end.min(self.source.end);
+        let offsets = self.expected..end;
+        self.expected = end;
+        self.position = hole.resume.unwrap_or(self.source.data_end);
+        Some(offsets)
+    }
+
+    /// Padding fills a block up; a whole block of it, where a chunk should begin, is a chunk that was lost.
+    fn skip_padding(&mut self, at: usize) -> bool {
+        let block_end = self.position.next_multiple_of(BLOCK as u64);
+        let padding = (block_end - self.position) as usize;
+        let is_padding = padding > 0
+            && self.buffer[at..]
+                .get(..padding)
+                .is_some_and(|bytes| bytes.iter().all(|&b| b == 0));
+        if is_padding {
+            self.position = block_end;
+        }
+        is_padding
+    }
+
+    /// Where in the buffer the walk stands, with at least `len` bytes from there on; `None` when the segment has not so
+    /// many.
+    async fn window(&mut self, len: usize) -> DiskResult<Option<usize>> {
+        if self.position + len as u64 > self.source.data_end {
+            return Ok(None);
+        }
+        let held = self.position >= self.buffer_at
+            && self.position + len as u64 <= self.buffer_at + self.buffer.len() as u64;
+        if !held {
+            let block = BLOCK as u64;
+            let start = self.position / block * block;
+            let needed = (self.position - start) as usize + len;
+            let left = (self.source.data_end - start) as usize;
+            let wanted = needed.max(self.read_bytes.min(left)).next_multiple_of(BLOCK);
+            self.buffer = self.source.file.read_at(start, wanted).await?;
+            self.buffer_at = start;
+            self.read_bytes = READ_BYTES;
+            if self.buffer.len() < needed {
+                return Ok(None);
+            }
+        }
+        Ok(Some((self.position - self.buffer_at) as usize))
+    }
+}
+
+/// Searches `[from, to)` of a file, both multiples of [`BLOCK`], for batches of a nonce.
+///
+/// # Errors
+/// A read that failed.
+pub async fn scan<F: File>(file: &F, nonce: u64, from: u64, to: u64) -> DiskResult<Scan> {
+    let mut scanner = Scanner::new(nonce, from);
+    let mut position = from;
+    while position < to {
+        let len = (to - position).min(SCAN_BYTES as u64);
+        let bytes = file.read_at(position, len as usize).await?;
+        if bytes.is_empty() {
+            break;
+        }
+        position += bytes.len() as u64;
+        scanner.push(&bytes);
+    }
+    Ok(scanner.finish())
+}
