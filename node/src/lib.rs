@@ -3,7 +3,12 @@
 #![deny(unsafe_code)]
 
 pub mod config;
+pub mod process;
+pub mod shard;
+pub mod control;
 pub mod metastore;
+pub mod ingress;
+pub mod partition;
 pub mod fanout;
 pub mod clock;
 pub mod signal;

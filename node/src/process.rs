@@ -117,14 +117,22 @@ impl Node {
         let lock = lock_data_dir(&config.data)?;
         let admin = std::net::TcpListener::bind(config.admin)
             .and_then(|listener| listener.set_nonblocking(true).map(|()| listener))
-            .map_err(|source| StartError::Listen { purpose: "admin HTTP", address: config.admin, source })?;
+            .map_err(|source| StartError::Listen {
+                purpose: "admin HTTP",
+                address: config.admin,
+                source,
+            })?;
         let admin_address = admin.local_addr().unwrap_or(config.admin);
-        let watchdog = Watchdog::start(WatchdogOptions::default(), Box::new(on_stall)).map_err(StartError::Thread)?;
+        let watchdog =
+            Watchdog::start(WatchdogOptions::default(), Box::new(on_stall)).map_err(StartError::Thread)?;
         let watchdog = Arc::new(watchdog);
         let counters = Arc::new(ShardCounters::default());
         let (control_requests, requests) = flume::bounded(CONTROL_QUEUE);
         let (shard_commands, commands) = flume::bounded(SHARD_QUEUE);
-        let (ready, stop_control) = (Arc::new(AtomicBool::new(false)), Arc::new(tokio::sync::Notify::new()));
+        let (ready, stop_control) = (
+            Arc::new(AtomicBool::new(false)),
+            Arc::new(tokio::sync::Notify::new()),
+        );
         let (started, control_started) = flume::bounded(1);
         let (shard_is_up, shard_listens) = flume::bounded(1);
         let (serving, served) = flume::bounded(1);
@@ -141,13 +149,19 @@ impl Node {
             serving,
         };
         let control = std::thread::Builder::new().name("control".into());
-        let control = control.spawn(move || control_thread(setup)).map_err(StartError::Thread)?;
+        let control = control
+            .spawn(move || control_thread(setup))
+            .map_err(StartError::Thread)?;
         let cluster = match control_started.recv() {
             Ok(Ok(cluster)) => cluster,
             Ok(Err(why)) => return Err(StartError::Metastore(why)),
             Err(_) => return Err(StartError::Metastore("its thread ended".to_owned())),
         };
-        let identity = Identity { node: NODE_ID, cluster, shard_ports: Vec::new() };
+        let identity = Identity {
+            node: NODE_ID,
+            cluster,
+            shard_ports: Vec::new(),
+        };
         let (started, shard_started) = flume::bounded(1);
         let options = ExecutorOptions {
             name: "shard-0".into(),
@@ -156,12 +170,19 @@ impl Node {
             io_memory_bytes: IO_MEMORY_BYTES,
             executors: 1,
         };
-        let setup =
-            ShardSetup { config, identity, counters: Arc::clone(&counters), commands, control: control_requests, started };
+        let setup = ShardSetup {
+            config,
+            identity,
+            counters: Arc::clone(&counters),
+            commands,
+            control: control_requests,
+            started,
+        };
         let stop = || {
             stop_control.notify_one();
         };
-        let executor = executor::spawn(&options, &watchdog, move || shard::run(setup)).inspect_err(|_| stop())?;
+        let executor =
+            executor::spawn(&options, &watchdog, move || shard::run(setup)).inspect_err(|_| stop())?;
         let listen = match shard_started.recv() {
             Ok(Ok(listen)) => listen,
             Ok(Err(why)) => {
@@ -170,7 +191,10 @@ impl Node {
             }
             Err(_) => {
                 stop();
-                return Err(executor.join().err().map_or(StartError::Shard("it ended".to_owned()), StartError::from));
+                return Err(executor
+                    .join()
+                    .err()
+                    .map_or(StartError::Shard("it ended".to_owned()), StartError::from));
             }
         };
         let _control_gone = shard_is_up.send(());
@@ -233,24 +257,44 @@ impl Node {
 }
 
 fn control_thread(setup: ControlSetup) -> Result<(), String> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(|e| e.to_string())?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|e| e.to_string())?;
     runtime.block_on(control_main(setup))
 }
 
 async fn control_main(setup: ControlSetup) -> Result<(), String> {
-    let ControlSetup { data, admin, requests, shards, exporter, ready, stop, started, shard_listens, serving } = setup;
+    let ControlSetup {
+        data,
+        admin,
+        requests,
+        shards,
+        exporter,
+        ready,
+        stop,
+        started,
+        shard_listens,
+        serving,
+    } = setup;
     let opened = Metastore::open(&data, NODE_ID, MetastoreOptions::default()).await;
     let metastore = match opened {
         Ok(metastore) => metastore,
         Err(error) => {
-            let _starter_gone = started.send(Err(error.to_string()));
+            let _starter_gone = started.send(Err(error.chain()));
             return Ok(());
         }
     };
     let _starter_gone = started.send(Ok(metastore.identity().cluster_id.to_string()));
     let control = Arc::new(Control::new(metastore, shards, exporter));
     let admin = tokio::net::TcpListener::from_std(admin).map_err(|e| e.to_string())?;
-    let admin = tokio::spawn(admin_http::serve(admin, AdminState { control: Arc::clone(&control), ready }));
+    let admin = tokio::spawn(admin_http::serve(
+        admin,
+        AdminState {
+            control: Arc::clone(&control),
+            ready,
+        },
+    ));
     let serve_requests = Arc::clone(&control).run(requests);
     let first_metadata = async {
         if shard_listens.recv_async().await.is_ok() {
@@ -259,10 +303,14 @@ async fn control_main(setup: ControlSetup) -> Result<(), String> {
         }
         std::future::pending::<()>().await;
     };
+    let changes = Arc::clone(&control).publish_changes();
+    let engine = control.metastore().clone();
     let fatal = tokio::select! {
         fatal = serve_requests => fatal,
         () = first_metadata => None,
         () = stop.notified() => None,
+        () = changes => None,
+        why = engine.ended() => Some(format!("the metastore ended: {why}")),
         ended = admin => Some(format!("the admin server ended: {ended:?}")),
     };
     control.metastore().shutdown().await;
@@ -271,9 +319,17 @@ async fn control_main(setup: ControlSetup) -> Result<(), String> {
 
 /// Creates the data directory, and locks it for the life of the process.
 fn lock_data_dir(data: &Path) -> Result<File, StartError> {
-    let unusable = |source| StartError::DataDir { path: data.to_owned(), source };
+    let unusable = |source| StartError::DataDir {
+        path: data.to_owned(),
+        source,
+    };
     std::fs::create_dir_all(data).map_err(unusable)?;
-    let lock = File::options().create(true).truncate(false).write(true).open(data.join("LOCK")).map_err(unusable)?;
+    let lock = File::options()
+        .create(true)
+        .truncate(false)
+        .write(true)
+        .open(data.join("LOCK"))
+        .map_err(unusable)?;
     match lock.try_lock() {
         Ok(()) => Ok(lock),
         Err(std::fs::TryLockError::WouldBlock) => Err(StartError::DataDirInUse(data.to_owned())),

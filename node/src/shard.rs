@@ -2,7 +2,6 @@
 
 use std::cell::Cell;
 use std::net::SocketAddr;
-use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,17 +9,21 @@ use std::time::Duration;
 use rand::{Rng, SeedableRng, rngs::SmallRng};
 
 use tailwater_storage::disk::uring::UringDisk;
-use tailwater_storage::disk::device::Disk;
-use tailwater_storage::layout::{self, TopicsEntry};
+use tailwater_storage::layout;
+use tailwater_storage::proof::TopicGone;
+use tailwater_wire::meta::MetaSnapshot;
 
 use crate::clock::system::{SystemClock, elapsed_since_boot};
 use crate::config::NodeConfig;
 use crate::control::request::{ControlRequest, ShardCommand};
-use crate::fanout::reconciler::Reconciler;
+use crate::fanout::budget::Budget;
+use crate::fanout::cursors::Cursors;
+use crate::fanout::shared::Shared;
 use crate::ingress::dispatch::{Dispatch, Identity};
 use crate::ingress::listener::accept_loop;
 use crate::ingress::socket::Listener;
 use crate::partition::group;
+use crate::partition::leftovers;
 use crate::partition::owner::Partitions;
 use crate::telemetry::counters::ShardCounters;
 
@@ -45,7 +48,14 @@ pub struct ShardSetup {
 
 /// Runs a shard until it is drained.
 pub async fn run(setup: ShardSetup) {
-    let ShardSetup { config, mut identity, counters, commands, control, started } = setup;
+    let ShardSetup {
+        config,
+        mut identity,
+        counters,
+        commands,
+        control,
+        started,
+    } = setup;
     let (disk, listener) = match open(&config).await {
         Ok(opened) => opened,
         Err(why) => {
@@ -64,13 +74,27 @@ pub async fn run(setup: ShardSetup) {
     });
     let clock = SystemClock::start();
     let (data, log) = (config.data.clone(), config.log.clone());
-    let partitions = Rc::new(Partitions::new(disk, data, log, clock, random, Arc::clone(&counters)));
-    let reconciler = Rc::new(Reconciler::new(Rc::clone(&partitions), control.clone(), config.fanout.clone()));
-    let dispatch =
-        Rc::new(Dispatch::new(identity, Rc::clone(&partitions), Rc::clone(&reconciler), control.clone()));
+    let partitions = Rc::new(Partitions::new(
+        disk,
+        data,
+        log,
+        clock,
+        random,
+        Arc::clone(&counters),
+    ));
+    let budget = Budget::new(config.fanout.memory_bytes);
+    let shared = Rc::new(Shared::new(Rc::clone(&partitions), budget, control.clone()));
+    let cursors = Rc::new(Cursors::new(shared, config.fanout.clone()));
+    let dispatch = Rc::new(Dispatch::new(
+        identity,
+        Rc::clone(&partitions),
+        Rc::clone(&cursors),
+        control.clone(),
+    ));
     glommio::spawn_local(group::commit_loop(Rc::clone(&partitions))).detach();
     glommio::spawn_local(group::upkeep_loop(Rc::clone(&partitions))).detach();
-    glommio::spawn_local(Rc::clone(&reconciler).reconcile_loop()).detach();
+    glommio::spawn_local(Rc::clone(&cursors).reconcile_loop()).detach();
+    glommio::spawn_local(Rc::clone(&cursors).store_loop()).detach();
     glommio::spawn_local(measure_busy(counters)).detach();
     let _starter_gone = started.send(Ok(address));
 
@@ -80,7 +104,7 @@ pub async fn run(setup: ShardSetup) {
             break;
         }
         let first_metadata = matches!(command, ShardCommand::Metadata { .. });
-        execute(&reconciler, &partitions, command).await;
+        execute(&cursors, &partitions, command).await;
         // Clients come in when the partitions are open, not before.
         if first_metadata && let Some(listener) = listener.take() {
             let accepting = accept_loop(listener, Rc::clone(&dispatch), config.connections_max);
@@ -88,15 +112,17 @@ pub async fn run(setup: ShardSetup) {
         }
     }
     dispatch.drain();
-    reconciler.stop_all().await;
+    cursors.stop_all().await;
     partitions.close_all().await;
 }
 
 async fn open(config: &NodeConfig) -> Result<(UringDisk, (Listener, SocketAddr)), String> {
     let topics = layout::topics_dir(&config.data);
     std::fs::create_dir_all(&topics).map_err(|e| format!("cannot create {}: {e}", topics.display()))?;
-    let disk = UringDisk::start(&config.data).await.map_err(|error| format!("the disk's self-test failed: {error}"))?;
-    remove_leftovers(&disk, &config.data).await;
+    let disk = UringDisk::start(&config.data)
+        .await
+        .map_err(|error| format!("the disk's self-test failed: {error}"))?;
+    leftovers::remove_deleted(&disk, &config.data).await;
     let listening = Listener::bind(config.listen).and_then(|listener| {
         let address = listener.local_addr()?;
         Ok((listener, address))
@@ -105,46 +131,76 @@ async fn open(config: &NodeConfig) -> Result<(UringDisk, (Listener, SocketAddr))
     Ok((disk, listening))
 }
 
-/// Topics that were deleted and renamed aside, and not removed before the process ended.
-async fn remove_leftovers(disk: &UringDisk, data: &Path) {
-    let topics = layout::topics_dir(data);
-    let entries = disk.list(&topics).await.unwrap_or_default();
-    let deleted = |name: &str| matches!(layout::parse_topics_entry(name), TopicsEntry::Deleted { .. });
-    for entry in entries.iter().filter(|entry| deleted(&entry.name)) {
-        if let Err(error) = disk.remove_dir_all(&topics.join(&entry.name)).await {
-            tracing::warn!(%error, "cannot remove a deleted topic's data; trying again at the next start");
-        }
-    }
-}
-
-async fn execute(reconciler: &Rc<Reconciler>, partitions: &Rc<Partitions>, command: ShardCommand) {
+async fn execute(cursors: &Rc<Cursors>, partitions: &Rc<Partitions>, command: ShardCommand) {
     match command {
         ShardCommand::Metadata { snapshot, done } => {
-            reconciler.apply(snapshot).await;
+            apply(cursors, partitions, snapshot).await;
             let _unwanted = done.send(());
         }
-        ShardCommand::AttachPoint { parent, incarnation, child, from, answer } => {
-            let offsets = reconciler.attach_point(&parent, incarnation, &child, from).await;
+        ShardCommand::AttachPoint {
+            parent,
+            incarnation,
+            child,
+            from,
+            answer,
+        } => {
+            let offsets = cursors.attach_point(&parent, incarnation, &child, from).await;
             let _unwanted = answer.send(offsets);
         }
         ShardCommand::Settle { epoch, done } => {
-            let reconciler = Rc::clone(reconciler);
+            let cursors = Rc::clone(cursors);
             glommio::spawn_local(async move {
-                reconciler.settled(epoch).await;
+                cursors.settled(epoch).await;
                 let _unwanted = done.send(());
             })
             .detach();
         }
         ShardCommand::RemoveTopic { gone, done } => {
-            if let Err(error) = partitions.remove_topic(&gone).await {
-                tracing::warn!(%error, topic = %gone.topic(), "cannot remove a deleted topic's data; trying again at the next start");
-            }
+            remove(partitions, &gone).await;
             let _unwanted = done.send(());
         }
         ShardCommand::LinkStatus { parent, answer } => {
-            let _unwanted = answer.send(reconciler.link_status(parent.as_ref()));
+            let _unwanted = answer.send(cursors.link_status(parent.as_ref()));
         }
         ShardCommand::Drain => {}
+    }
+}
+
+/// Brings metadata into force: topics that are gone are closed, new ones opened, cursors compared. Data of a life that
+/// is over, which an earlier process did not come to remove, is removed with the leader's word before its successor
+/// opens.
+async fn apply(cursors: &Rc<Cursors>, partitions: &Rc<Partitions>, snapshot: Arc<MetaSnapshot>) {
+    let shared = cursors.shared();
+    let first = shared.metadata().version == 0;
+    shared.set_metadata(Arc::clone(&snapshot));
+    for (topic, incarnation) in partitions.open_topics() {
+        if snapshot
+            .topic(&topic)
+            .is_none_or(|live| live.incarnation != incarnation)
+        {
+            cursors.settle_topic(&topic).await;
+            partitions.close_topic(&topic).await;
+        }
+    }
+    if first {
+        for (topic, found) in leftovers::lives(partitions.disk(), partitions.data()).await {
+            let live = snapshot
+                .topic(&topic)
+                .is_some_and(|live| live.incarnation == found);
+            if !live && let Ok(Some(gone)) = shared.confirm_topic_gone(&topic, found).await {
+                remove(partitions, &gone).await;
+            }
+        }
+    }
+    for topic in snapshot.topics.values() {
+        partitions.open_topic(topic).await;
+    }
+    cursors.owned_changed();
+}
+
+async fn remove(partitions: &Partitions, gone: &TopicGone) {
+    if let Err(error) = partitions.remove_topic(gone).await {
+        tracing::warn!(%error, topic = %gone.topic(), "cannot remove a deleted topic's data; trying again at the next start");
     }
 }
 
@@ -152,8 +208,12 @@ async fn measure_busy(counters: Arc<ShardCounters>) {
     let mut before = (elapsed_since_boot(), Duration::ZERO);
     loop {
         glommio::timer::sleep(BUSY_EVERY).await;
-        let now = (elapsed_since_boot(), glommio::executor().executor_stats().total_runtime());
-        let share = (now.1 - before.1).as_secs_f64() / (now.0 - before.0).as_secs_f64().max(1e-9);
+        let now = (
+            elapsed_since_boot(),
+            glommio::executor().executor_stats().total_runtime(),
+        );
+        let share = now.1.saturating_sub(before.1).as_secs_f64()
+            / now.0.saturating_sub(before.0).as_secs_f64().max(1e-9);
         counters.busy_permille.set((share * 1e3) as u64);
         before = now;
     }

@@ -250,7 +250,7 @@ fn a_later_format_and_a_damaged_row_are_told_apart() {
         matches!(&error, MetastoreError::Damaged { what, .. } if what.starts_with("topic `a` cannot be read")),
         "{error}"
     );
-    let mut later = serde_json::json!({"format": 2, "node_id": 1, "cluster_id": vec![0; 16]});
+    let mut later = serde_json::json!({"format": 2, "node_id": 1, "cluster_id": "0".repeat(32)});
     let error = open_after(
         dir.path(),
         IDENTITY,
@@ -313,6 +313,54 @@ fn the_leader_confirms_links_with_their_index() {
         assert!(gone.epoch_is_gone(link.epoch));
         assert!(!gone.topic_is_gone(&a, LIFE) && gone.topic_is_gone(&a, Incarnation([2; 8])));
         metastore.shutdown().await;
+    });
+}
+
+#[test]
+fn proofs_say_what_the_leader_said_and_a_stopped_one_says_nothing() {
+    let dir = tempfile::TempDir::new().expect("a directory");
+    on_one_thread(async {
+        let metastore = open(dir.path()).await;
+        let (a, b) = (name("a"), name("b"));
+        metastore.propose(create("a")).await.expect("created");
+        metastore.propose(create("b")).await.expect("created");
+        let link = attached(&metastore, attach(1, "a", "b")).await;
+        let live = metastore.prove_link(&a, &b).await.expect("confirmed");
+        assert!(live.is_about(&a, &b) && live.index() >= link.index);
+        assert_eq!(live.current(), Some(link.epoch));
+        assert_eq!(metastore.prove_epoch_gone(link.epoch).await, Ok(None));
+        assert_eq!(metastore.prove_topic_gone(&a, LIFE).await, Ok(None));
+
+        metastore.propose(detach(1, "a", "b")).await.expect("detached");
+        let index = metastore.snapshot().version;
+        let none = metastore.prove_link(&a, &b).await.expect("confirmed");
+        assert_eq!((none.current(), none.index() >= index), (None, true));
+        let gone = metastore
+            .prove_epoch_gone(link.epoch)
+            .await
+            .expect("confirmed")
+            .expect("gone");
+        assert_eq!((gone.epoch(), gone.index() >= index), (link.epoch, true));
+        let delete = Command::DeleteTopic {
+            name: a.clone(),
+            incarnation: Some(LIFE),
+        };
+        metastore.propose(delete).await.expect("deleted");
+        let gone = metastore
+            .prove_topic_gone(&a, LIFE)
+            .await
+            .expect("confirmed")
+            .expect("gone");
+        assert_eq!((gone.topic(), gone.incarnation()), (&a, LIFE));
+
+        metastore.shutdown().await;
+        for refused in [
+            metastore.prove_link(&a, &b).await.err(),
+            metastore.prove_epoch_gone(link.epoch).await.err(),
+            metastore.prove_topic_gone(&a, LIFE).await.err(),
+        ] {
+            assert_eq!(refused.expect("no leader, no proof").code, ErrorCode::NoLeader);
+        }
     });
 }
 

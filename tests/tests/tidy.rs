@@ -31,18 +31,48 @@ const GUARDED: &[(&str, &[&str])] = &[
     ("quinn", &[]),
     (
         "tokio::",
-        &["wire/src/client/", "node/src/control/", "node/src/metastore/", "node/src/process.rs", "tools/", "bench/", "tests/"],
+        &[
+            "wire/src/client/",
+            "node/src/control/",
+            "node/src/metastore/",
+            "node/src/process.rs",
+            "tools/",
+            "bench/",
+            "tests/",
+        ],
     ),
-    ("std::net::", &["wire/src/client/", "node/src/", "tools/", "bench/", "tests/"]),
+    (
+        "std::net::",
+        &["wire/src/client/", "node/src/", "tools/", "bench/", "tests/"],
+    ),
     (
         "std::fs",
-        &["storage/src/disk/", "node/src/config.rs", "node/src/process.rs", "node/src/shard.rs", "node/src/metastore/database.rs", "tools/", "bench/", "tests/"],
+        &[
+            "storage/src/disk/",
+            "node/src/config.rs",
+            "node/src/process.rs",
+            "node/src/shard.rs",
+            "node/src/metastore/database.rs",
+            "tools/",
+            "bench/",
+            "tests/",
+        ],
     ),
     (
         "Instant::now",
-        &["storage/src/disk/", "wire/src/client/", "node/src/metastore/", "tools/", "bench/", "tests/"],
+        &[
+            "storage/src/disk/",
+            "wire/src/client/",
+            "node/src/metastore/",
+            "tools/",
+            "bench/",
+            "tests/",
+        ],
     ),
-    ("SystemTime::now", &["wire/src/client/", "tools/", "bench/", "tests/"]),
+    (
+        "SystemTime::now",
+        &["wire/src/client/", "tools/", "bench/", "tests/"],
+    ),
     ("clock_gettime", &["node/src/clock/system.rs"]),
     ("todo!(", &[]),
     ("unimplemented!(", &[]),
@@ -54,12 +84,21 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("wire", &[]),
     ("storage", &["tailwater_wire"]),
     ("node", &["tailwater_wire", "tailwater_storage"]),
-    ("tools", &["tailwater_wire", "tailwater_storage", "tailwater_node"]),
-    ("bench", &["tailwater_wire", "tailwater_node", "tailwater_storage"]),
+    (
+        "tools",
+        &["tailwater_wire", "tailwater_storage", "tailwater_node"],
+    ),
+    (
+        "bench",
+        &["tailwater_wire", "tailwater_node", "tailwater_storage"],
+    ),
 ];
 
 fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the workspace").to_owned()
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .parent()
+        .expect("the workspace")
+        .to_owned()
 }
 
 fn sources() -> BTreeMap<String, String> {
@@ -69,7 +108,11 @@ fn sources() -> BTreeMap<String, String> {
             if path.is_dir() {
                 walk(&path, root, found);
             } else if path.extension().is_some_and(|e| e == "rs") {
-                let name = path.strip_prefix(root).expect("below").to_string_lossy().into_owned();
+                let name = path
+                    .strip_prefix(root)
+                    .expect("below")
+                    .to_string_lossy()
+                    .into_owned();
                 found.insert(name, fs::read_to_string(&path).expect("text"));
             }
         }
@@ -85,7 +128,11 @@ fn sources() -> BTreeMap<String, String> {
 /// The part of a file that is production code, without comments.
 fn code(text: &str) -> String {
     let production = text.split("\n#[cfg(test)]").next().unwrap_or(text);
-    production.lines().filter(|line| !line.trim_start().starts_with("//")).collect::<Vec<_>>().join("\n")
+    production
+        .lines()
+        .filter(|line| !line.trim_start().starts_with("//"))
+        .collect::<Vec<_>>()
+        .join("\n")
 }
 
 fn report(problems: &[String]) {
@@ -126,8 +173,16 @@ fn packages_depend_one_way() {
     let mut problems = Vec::new();
     for (name, text) in &sources() {
         let package = name.split('/').next().unwrap_or_default();
-        let Some((_, allowed)) = LAYERS.iter().find(|(layer, _)| *layer == package) else { continue };
-        for other in ["tailwater_wire", "tailwater_storage", "tailwater_node", "tailwater_bench", "tailwater_tests"] {
+        let Some((_, allowed)) = LAYERS.iter().find(|(layer, _)| *layer == package) else {
+            continue;
+        };
+        for other in [
+            "tailwater_wire",
+            "tailwater_storage",
+            "tailwater_node",
+            "tailwater_bench",
+            "tailwater_tests",
+        ] {
             let own = format!("tailwater_{package}");
             if other != own && !allowed.contains(&other) && code(text).contains(other) {
                 problems.push(format!("{name} names {other}"));
@@ -144,7 +199,10 @@ fn imports_form_no_circle() {
     let mut problems = Vec::new();
     for package in ["wire", "storage", "node"] {
         let prefix = format!("{package}/src/");
-        let files: BTreeSet<&str> = sources.keys().filter_map(|name| name.strip_prefix(&prefix)).collect();
+        let files: BTreeSet<&str> = sources
+            .keys()
+            .filter_map(|name| name.strip_prefix(&prefix))
+            .collect();
         let mut imports: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
         for &file in &files {
             for path in crate_paths(&code(&sources[&format!("{prefix}{file}")])) {
@@ -166,14 +224,24 @@ fn imports_form_no_circle() {
 fn crate_paths(code: &str) -> Vec<Vec<String>> {
     let mut paths = Vec::new();
     for part in code.split("crate::").skip(1) {
-        let end = part.find(|c: char| !(c.is_alphanumeric() || c == '_' || c == ':')).unwrap_or(part.len());
-        paths.push(part[..end].split("::").filter(|s| !s.is_empty()).map(str::to_owned).collect());
+        let end = part
+            .find(|c: char| !(c.is_alphanumeric() || c == '_' || c == ':'))
+            .unwrap_or(part.len());
+        paths.push(
+            part[..end]
+                .split("::")
+                .filter(|s| !s.is_empty())
+                .map(str::to_owned)
+                .collect(),
+        );
     }
     paths
 }
 
 fn file_of<'f>(path: &[String], files: &BTreeSet<&'f str>) -> Option<&'f str> {
-    (1..=path.len()).rev().find_map(|n| files.get(format!("{}.rs", path[..n].join("/")).as_str()).copied())
+    (1..=path.len())
+        .rev()
+        .find_map(|n| files.get(format!("{}.rs", path[..n].join("/")).as_str()).copied())
 }
 
 fn circle_from<'f>(start: &'f str, imports: &BTreeMap<&'f str, BTreeSet<&'f str>>) -> Option<Vec<&'f str>> {
@@ -197,14 +265,23 @@ fn circle_from<'f>(start: &'f str, imports: &BTreeMap<&'f str, BTreeSet<&'f str>
 fn crates_forbid_unsafe_code_but_for_the_files_that_say_why() {
     let mut problems = Vec::new();
     for (name, text) in sources().iter().filter(|(name, _)| !name.ends_with("tidy.rs")) {
-        if name.ends_with("src/lib.rs") && !text.contains("#![forbid(unsafe_code)]") && !text.contains("#![deny(unsafe_code)]") {
+        if name.ends_with("src/lib.rs")
+            && !text.contains("#![forbid(unsafe_code)]")
+            && !text.contains("#![deny(unsafe_code)]")
+        {
             problems.push(format!("{name} does not forbid unsafe code"));
         }
-        let allows = text.lines().find(|line| line.starts_with("#![allow(unsafe_code)]"));
+        let allows = text
+            .lines()
+            .find(|line| line.starts_with("#![allow(unsafe_code)]"));
         if allows.is_some_and(|line| !line.contains("//")) {
             problems.push(format!("{name} allows unsafe code without a reason"));
         }
-        if code(text).contains("unsafe {") && allows.is_none() && !name.starts_with("tests/") && !name.starts_with("bench/") {
+        if code(text).contains("unsafe {")
+            && allows.is_none()
+            && !name.starts_with("tests/")
+            && !name.starts_with("bench/")
+        {
             problems.push(format!("{name} has unsafe code and does not say so at its top"));
         }
     }
@@ -214,9 +291,19 @@ fn crates_forbid_unsafe_code_but_for_the_files_that_say_why() {
 #[test]
 fn documents_speak_of_the_project_alone() {
     let root = root();
-    let mut files: Vec<PathBuf> = ["README.md", "ARCHITECTURE.md", "CHANGELOG.md"].iter().map(|name| root.join(name)).collect();
-    let docs = fs::read_dir(root.join("docs")).into_iter().flatten().chain(fs::read_dir(root.join("docs/decisions")).into_iter().flatten());
-    files.extend(docs.filter_map(Result::ok).map(|entry| entry.path()).filter(|path| path.extension().is_some_and(|e| e == "md")));
+    let mut files: Vec<PathBuf> = ["README.md", "ARCHITECTURE.md", "CHANGELOG.md"]
+        .iter()
+        .map(|name| root.join(name))
+        .collect();
+    let docs = fs::read_dir(root.join("docs"))
+        .into_iter()
+        .flatten()
+        .chain(fs::read_dir(root.join("docs/decisions")).into_iter().flatten());
+    files.extend(
+        docs.filter_map(Result::ok)
+            .map(|entry| entry.path())
+            .filter(|path| path.extension().is_some_and(|e| e == "md")),
+    );
     let mut problems = Vec::new();
     for path in files {
         let text = fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));

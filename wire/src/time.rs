@@ -170,6 +170,10 @@ pub fn parse_time(text: &str) -> Result<u64, TimeError> {
     let no_time = |why: String| malformed(WHAT, text, why);
     let (utc, offset_seconds) = split_offset(trimmed)
         .ok_or_else(|| no_time("it must end in Z or in an offset as +01:00 (RFC 3339)".to_owned()))?;
+    let year = utc.get(..4).and_then(|year| year.parse::<u16>().ok());
+    if year.is_some_and(|year| year < 1970) {
+        return Err(no_time("it lies before 1970".to_owned()));
+    }
     let time = humantime::parse_rfc3339(&format!("{utc}Z"))
         .map_err(|error| no_time(format!("{error} (RFC 3339: 2026-11-30T09:30:00Z)")))?;
     let nanos = time

@@ -35,7 +35,10 @@ pub async fn serve(listener: tokio::net::TcpListener, state: AdminState) -> std:
 
 async fn metrics(State(state): State<AdminState>) -> impl IntoResponse {
     let text = state.control.scrape().await;
-    ([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], text)
+    (
+        [(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")],
+        text,
+    )
 }
 
 async fn ready(State(state): State<AdminState>) -> impl IntoResponse {

@@ -33,8 +33,17 @@ pub struct Control {
 impl Control {
     /// A service over an open metastore and the shards' command queues.
     #[must_use]
-    pub fn new(metastore: Metastore, shards: Vec<flume::Sender<ShardCommand>>, exporter: Exporter) -> Control {
-        Control { metastore, shards, exporter, changes: tokio::sync::Mutex::default() }
+    pub fn new(
+        metastore: Metastore,
+        shards: Vec<flume::Sender<ShardCommand>>,
+        exporter: Exporter,
+    ) -> Control {
+        Control {
+            metastore,
+            shards,
+            exporter,
+            changes: tokio::sync::Mutex::default(),
+        }
     }
 
     /// The metastore.
@@ -58,11 +67,19 @@ impl Control {
     async fn serve(&self, request: ControlRequest) {
         match request {
             ControlRequest::Client { request, answer } => reply(&answer, self.client(request).await),
-            ControlRequest::ConfirmLink { parent, child, answer } => {
+            ControlRequest::ConfirmLink {
+                parent,
+                child,
+                answer,
+            } => {
                 reply(&answer, self.confirm_link(&parent, &child).await);
             }
             ControlRequest::ConfirmGone { epoch, answer } => reply(&answer, self.confirm_gone(epoch).await),
-            ControlRequest::ConfirmTopicGone { topic, incarnation, answer } => {
+            ControlRequest::ConfirmTopicGone {
+                topic,
+                incarnation,
+                answer,
+            } => {
                 reply(&answer, self.confirm_topic_gone(&topic, incarnation).await);
             }
             ControlRequest::Fatal { .. } => {}
@@ -77,18 +94,29 @@ impl Control {
                 Request::DeleteTopic(name) => self.delete_topic(name).await,
                 Request::Attach(request) => self.attach(request).await.map(Reply::Attached),
                 Request::Detach(request) => self.detach(request).await,
-                _ => Err(Refusal::new(ErrorCode::Internal, "not a request for the control thread")),
+                _ => Err(Refusal::new(
+                    ErrorCode::Internal,
+                    "not a request for the control thread",
+                )),
             }
         };
-        tokio::time::timeout(CHANGE_WITHIN, change).await.unwrap_or_else(|_| {
-            let what = format!("the change was accepted or is being made, and did not finish in {CHANGE_WITHIN:?}");
-            Err(Refusal::new(ErrorCode::Pending, what))
-        })
+        tokio::time::timeout(CHANGE_WITHIN, change)
+            .await
+            .unwrap_or_else(|_| {
+                let what = format!(
+                    "the change was accepted or is being made, and did not finish in {CHANGE_WITHIN:?}"
+                );
+                Err(Refusal::new(ErrorCode::Pending, what))
+            })
     }
 
     async fn create_topic(&self, spec: TopicSpec) -> Result<Reply, Refusal> {
         let incarnation = Incarnation::from_u64(rand::random());
-        match self.metastore.propose(Command::CreateTopic { spec, incarnation }).await? {
+        match self
+            .metastore
+            .propose(Command::CreateTopic { spec, incarnation })
+            .await?
+        {
             Outcome::TopicCreated(topic) => {
                 self.publish().await;
                 Ok(Reply::TopicCreated(topic))
@@ -98,32 +126,61 @@ impl Control {
     }
 
     async fn delete_topic(&self, name: TopicName) -> Result<Reply, Refusal> {
-        let deleted = match self.metastore.propose(Command::DeleteTopic { name, incarnation: None }).await? {
+        let deleted = match self
+            .metastore
+            .propose(Command::DeleteTopic {
+                name,
+                incarnation: None,
+            })
+            .await?
+        {
             Outcome::TopicDeleted(topic) => topic,
             other => return Err(unexpected(&other)),
         };
         self.publish().await;
         let (name, incarnation) = (deleted.spec.name, deleted.incarnation);
         if let Some(gone) = self.confirm_topic_gone(&name, incarnation).await? {
-            self.to_all(|done| ShardCommand::RemoveTopic { gone: gone.clone(), done }).await;
+            self.to_all(|done| ShardCommand::RemoveTopic {
+                gone: gone.clone(),
+                done,
+            })
+            .await;
         }
         Ok(Reply::TopicDeleted)
     }
 
     async fn attach(&self, request: AttachRequest) -> Result<Link, Refusal> {
-        let AttachRequest { request_id, parent, child, options } = request;
+        let AttachRequest {
+            request_id,
+            parent,
+            child,
+            options,
+        } = request;
         if let Some(text) = &options.filter {
             Filter::parse(text).map_err(|error| Refusal::new(ErrorCode::InvalidFilter, error.to_string()))?;
         }
         // A quick refusal, before any cursor is stopped; what decides is the same check when the command is applied.
         let (parent_topic, child_topic) =
-            match self.metastore.check_attach(&request_id, &parent, &child, &options)? {
+            match self
+                .metastore
+                .check_attach(&request_id, &parent, &child, &options)?
+            {
                 AttachCheck::Done(link) => return Ok(link),
                 AttachCheck::Go { parent, child } => (parent, child),
             };
         let (answer, offsets) = flume::bounded(1);
         let incarnation = parent_topic.incarnation;
-        self.send(0, ShardCommand::AttachPoint { parent, incarnation, child, from: options.from, answer }).await?;
+        self.send(
+            0,
+            ShardCommand::AttachPoint {
+                parent,
+                incarnation,
+                child,
+                from: options.from,
+                answer,
+            },
+        )
+        .await?;
         let attach = Attach {
             request_id,
             attach_offsets: offsets.recv_async().await.map_err(|_| shard_gone())??,
@@ -152,7 +209,9 @@ impl Control {
             return Err(Refusal::new(ErrorCode::UnknownLink, what));
         };
         let epoch = link.epoch;
-        self.metastore.propose(Command::Detach { parent, child, epoch }).await?;
+        self.metastore
+            .propose(Command::Detach { parent, child, epoch })
+            .await?;
         self.publish().await;
         self.to_all(|done| ShardCommand::Settle { epoch, done }).await;
         Ok(Reply::Detached)
@@ -161,13 +220,30 @@ impl Control {
     /// Brings the newest metadata to every shard, and waits until it is in force there.
     pub async fn publish(&self) {
         let snapshot: Arc<MetaSnapshot> = self.metastore.snapshot();
-        self.to_all(|done| ShardCommand::Metadata { snapshot: Arc::clone(&snapshot), done }).await;
+        self.to_all(|done| ShardCommand::Metadata {
+            snapshot: Arc::clone(&snapshot),
+            done,
+        })
+        .await;
+    }
+
+    /// Publishes whatever is applied, also what no client of this node waits for any more; for the node's life.
+    pub async fn publish_changes(self: Arc<Control>) {
+        let mut changes = self.metastore.subscribe();
+        while changes.changed().await.is_ok() {
+            self.publish().await;
+        }
+        std::future::pending().await
     }
 
     /// How far all links are; a shard that does not answer in time is left out.
     pub async fn link_status(&self) -> Vec<LinkStatus> {
         let (answer, statuses) = flume::bounded(1);
-        if self.send(0, ShardCommand::LinkStatus { parent: None, answer }).await.is_err() {
+        if self
+            .send(0, ShardCommand::LinkStatus { parent: None, answer })
+            .await
+            .is_err()
+        {
             return Vec::new();
         }
         let answered = tokio::time::timeout(STATUS_WITHIN, statuses.recv_async()).await;
@@ -178,7 +254,11 @@ impl Control {
     pub async fn scrape(&self) -> String {
         let links = self.link_status().await;
         let status = self.metastore.status();
-        let facts = MetastoreFacts { leader: status.leader, term: status.term, applied: status.applied_index };
+        let facts = MetastoreFacts {
+            leader: status.leader,
+            term: status.term,
+            applied: status.applied_index,
+        };
         self.exporter.render(&links, facts)
     }
 
@@ -209,7 +289,10 @@ impl Control {
     }
 
     async fn send(&self, shard: usize, command: ShardCommand) -> Result<(), Refusal> {
-        self.shards[shard].send_async(command).await.map_err(|_| shard_gone())
+        self.shards[shard]
+            .send_async(command)
+            .await
+            .map_err(|_| shard_gone())
     }
 }
 
@@ -223,5 +306,8 @@ fn shard_gone() -> Refusal {
 }
 
 fn unexpected(outcome: &Outcome) -> Refusal {
-    Refusal::new(ErrorCode::Internal, format!("the metastore answered with something else: {outcome:?}"))
+    Refusal::new(
+        ErrorCode::Internal,
+        format!("the metastore answered with something else: {outcome:?}"),
+    )
 }

@@ -27,12 +27,18 @@ impl Budget {
     /// A budget of so many bytes.
     #[must_use]
     pub fn new(limit_bytes: usize) -> Rc<Budget> {
-        Rc::new(Budget { limit_bytes, used_bytes: Cell::new(0), released: Signal::default() })
+        Rc::new(Budget {
+            limit_bytes,
+            used_bytes: Cell::new(0),
+            released: Signal::default(),
+        })
     }
 
     /// Takes so many bytes, when they are to be had. More than the whole budget is granted when nothing else is out.
     pub async fn take(self: &Rc<Budget>, bytes: usize) -> Charge {
-        self.released.until(|| self.used_bytes.get() == 0 || self.used_bytes.get() + bytes <= self.limit_bytes).await;
+        self.released
+            .until(|| self.used_bytes.get() == 0 || self.used_bytes.get() + bytes <= self.limit_bytes)
+            .await;
         self.charge(bytes)
     }
 
@@ -44,20 +50,28 @@ impl Budget {
 
     fn charge(self: &Rc<Budget>, bytes: usize) -> Charge {
         self.used_bytes.set(self.used_bytes.get() + bytes);
-        Charge { budget: Rc::clone(self), bytes }
+        Charge {
+            budget: Rc::clone(self),
+            bytes,
+        }
     }
 
     /// Counts a batch for as long as any reference to its bytes lives. They stay on this shard.
     #[must_use]
     pub fn hold(self: &Rc<Budget>, bytes: Bytes) -> Bytes {
         let charge = self.charge(bytes.len());
-        Bytes::from_owner(Held { bytes, _charge: SendWrapper::new(charge) })
+        Bytes::from_owner(Held {
+            bytes,
+            _charge: SendWrapper::new(charge),
+        })
     }
 }
 
 impl Drop for Charge {
     fn drop(&mut self) {
-        self.budget.used_bytes.set(self.budget.used_bytes.get() - self.bytes);
+        self.budget
+            .used_bytes
+            .set(self.budget.used_bytes.get() - self.bytes);
         self.budget.released.notify();
     }
 }

@@ -4,16 +4,17 @@
 use std::rc::Rc;
 use std::sync::Arc;
 
-use tailwater_storage::error::{AppendError, CommitError};
+use tailwater_storage::dedup::verdict::OriginMark;
+use tailwater_storage::error::AppendError;
 use tailwater_wire::code::{ErrorCode, Refusal};
-use tailwater_wire::ids::{CommitTime, Offset, OriginId, PartitionId, TopicName};
+use tailwater_wire::ids::{Offset, OriginId, PartitionId, TopicName};
 use tailwater_wire::meta::MetaSnapshot;
 
 use crate::fanout::batch::ChildBatch;
 use crate::fanout::cursor::bucket::Receipt;
-use crate::fanout::cursor::message::ParentTail;
 use crate::partition::commit;
 use crate::partition::owner::{Partition, Partitions};
+use crate::partition::refusal;
 
 /// What became of a commit.
 pub enum Committed {
@@ -40,7 +41,8 @@ fn child(
     bucket: PartitionId,
 ) -> Result<Rc<Partition>, Refusal> {
     let link = metadata.link_by_epoch(name, origin.epoch);
-    let link = link.ok_or_else(|| Refusal::new(ErrorCode::StaleEpoch, format!("{} is not current", origin.epoch)))?;
+    let link =
+        link.ok_or_else(|| Refusal::new(ErrorCode::StaleEpoch, format!("{} is not current", origin.epoch)))?;
     partitions.find(name, Some(link.child_incarnation), bucket)
 }
 
@@ -55,7 +57,7 @@ pub async fn open_origin(
     name: &TopicName,
     origin: OriginId,
     bucket: PartitionId,
-) -> Result<(Offset, Option<ParentTail>), ErrorCode> {
+) -> Result<(Offset, Option<OriginMark>), ErrorCode> {
     let child = child(partitions, &metadata, name, origin, bucket).map_err(|refusal| refusal.code)?;
     flushed_watermark(&child, origin).await
 }
@@ -63,19 +65,15 @@ pub async fn open_origin(
 async fn flushed_watermark(
     child: &Partition,
     origin: OriginId,
-) -> Result<(Offset, Option<ParentTail>), ErrorCode> {
-    loop {
-        let Some(entry) = child.log.origin_watermark(origin) else { return Ok((Offset::ZERO, None)) };
-        if entry.flushed == entry.appended {
-            let tail = ParentTail {
-                lineage: entry.lineage,
-                crc: entry.parent_crc,
-                commit_time: CommitTime(entry.parent_commit_time),
-            };
-            return Ok((entry.flushed, Some(tail)));
-        }
-        child.log.flushed_through(child.log.next_offset()).await.map_err(|error| failed(&error))?;
+) -> Result<(Offset, Option<OriginMark>), ErrorCode> {
+    let Some(entry) = child.log.origin_watermark(origin) else {
+        return Ok((Offset::ZERO, None));
+    };
+    if entry.flushed < entry.appended {
+        let flushed = commit::until_flushed(child, entry.end_offset).await;
+        flushed.map_err(|error| refusal::commit_code(&error))?;
     }
+    Ok((Offset(entry.appended), entry.mark))
 }
 
 /// Commits a child batch: the same fsync-and-verify as any produce, in every child, also a `written` one (D11).
@@ -92,19 +90,18 @@ pub async fn commit(
         Err(refusal) => return Committed::Failed(refusal.code),
     };
     let end = batch.end;
-    match commit::accept_copy(partitions, &child, batch.bytes, Offset::ZERO) {
-        Ok(accepted) => match commit::settle_flushed(partitions, accepted).await {
-            Ok(duplicate) => Committed::Acked { receipt: Receipt::flushed(end), duplicate },
-            Err(error) => Committed::Failed(failed(&error)),
+    match commit::accept_copy(partitions, &child, batch.bytes) {
+        Ok(accepted) => match commit::settle_flushed(accepted).await {
+            Ok(duplicate) => Committed::Acked {
+                receipt: Receipt::flushed(end),
+                duplicate,
+            },
+            Err(error) => Committed::Failed(refusal::commit_code(&error)),
         },
         Err(AppendError::Expected { .. }) => match flushed_watermark(&child, origin).await {
             Ok((watermark, _)) => Committed::Expected(watermark),
             Err(code) => Committed::Failed(code),
         },
-        Err(error) => Committed::Failed(error.code()),
+        Err(error) => Committed::Failed(refusal::append_code(&error)),
     }
-}
-
-fn failed(error: &CommitError) -> ErrorCode {
-    error.code()
 }

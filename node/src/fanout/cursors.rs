@@ -96,7 +96,10 @@ impl Cursors {
         let snapshot = self.shared.metadata();
         let running: BTreeMap<CursorKey, Running> = self.running.borrow().iter().map(described).collect();
         let owns = |topic: &TopicName, partition| self.shared.partitions.find(topic, None, partition).is_ok();
-        let pass = self.reconciler.borrow_mut().pass(&snapshot, self.owned_version.get(), owns, &running);
+        let pass = self
+            .reconciler
+            .borrow_mut()
+            .pass(&snapshot, self.owned_version.get(), owns, &running);
         for key in &pass.stop {
             self.stop(key);
         }
@@ -124,7 +127,13 @@ impl Cursors {
     /// Anchors a cursor and starts it; what cannot be decided yet is tried again by a later pass.
     async fn start(self: &Rc<Cursors>, key: &CursorKey, spec: &CursorSpec, words: &mut Words) {
         let incarnation = Some(spec.identity.parent_incarnation);
-        let Ok(parent) = self.shared.partitions.find(&key.parent, incarnation, key.partition) else { return };
+        let Ok(parent) = self
+            .shared
+            .partitions
+            .find(&key.parent, incarnation, key.partition)
+        else {
+            return;
+        };
         let filter = match spec.options.filter.as_deref().map(Filter::parse).transpose() {
             Ok(filter) => filter,
             Err(error) => {
@@ -132,21 +141,34 @@ impl Cursors {
                 return;
             }
         };
-        let at = CursorPath::new(self.shared.partitions.data(), &key.parent, key.partition, &key.child);
-        let Some((start, stored)) = self.anchor(key, spec, &parent, &at, words).await else { return };
+        let at = CursorPath::new(
+            self.shared.partitions.data(),
+            &key.parent,
+            key.partition,
+            &key.child,
+        );
+        let Some(start) = self.anchor(key, spec, &parent, &at, words).await else {
+            return;
+        };
         if self.draining.get() {
             return;
         }
-        let origin = OriginId { epoch: spec.identity.epoch, partition: key.partition };
+        let origin = OriginId {
+            epoch: spec.identity.epoch,
+            partition: key.partition,
+        };
         let config = CursorConfig {
-            stored: Some(stored),
             delay: spec.options.delay,
             linger_millis: spec.options.linger_millis,
             slab_records_max: self.config.max_batch_records,
             slab_bytes_max: self.config.max_batch_bytes,
             ..CursorConfig::new(origin, parent.log.lineage(), spec.child_partitions, start)
         };
-        let rekey = Rekey::new(spec.child_partitioner, spec.child_partitions, key.partition);
+        let rekey = Rekey {
+            partitioner: spec.child_partitioner,
+            partitions: spec.child_partitions,
+            parent: key.partition,
+        };
         let setup = RunnerSetup {
             parent,
             child: key.child.clone(),
@@ -156,7 +178,11 @@ impl Cursors {
             config,
         };
         let runner = Runner::start(Rc::clone(&self.shared), setup);
-        let entry = Entry { identity: spec.identity, stopping: false, runner: Rc::clone(&runner) };
+        let entry = Entry {
+            identity: spec.identity,
+            stopping: false,
+            runner: Rc::clone(&runner),
+        };
         self.running.borrow_mut().insert(key.clone(), entry);
         let (this, key) = (Rc::clone(self), key.clone());
         glommio::spawn_local(async move {
@@ -167,7 +193,7 @@ impl Cursors {
         .detach();
     }
 
-    /// Where a cursor starts, and what its file then holds; `None` when that cannot be said yet.
+    /// Where a cursor starts, which is what its file then holds; `None` when that cannot be said yet.
     async fn anchor(
         &self,
         key: &CursorKey,
@@ -175,7 +201,7 @@ impl Cursors {
         parent: &Partition,
         at: &CursorPath,
         words: &mut Words,
-    ) -> Option<(Offset, Offset)> {
+    ) -> Option<Offset> {
         let counters = self.shared.partitions.counters();
         let disk = self.shared.partitions.disk();
         let file = match cursor_file::read(disk, at).await {
@@ -201,20 +227,22 @@ impl Cursors {
         let mut decided = anchor(&facts, Confirmation::NotAsked);
         if decided == Anchor::Ask {
             word = words.of(&self.shared, &key.parent, &key.child).await;
-            let said = word.as_ref().map_or(Confirmation::Unavailable, Confirmation::Leader);
+            let said = word
+                .as_ref()
+                .map_or(Confirmation::Unavailable, Confirmation::Leader);
             decided = anchor(&facts, said);
         }
         match decided {
             Anchor::Resume(offset) => {
                 counters.anchor_resumed.add(1);
-                Some((offset, offset))
+                Some(offset)
             }
             Anchor::StartAt { offset, proof } => {
                 let unique = self.shared.unique();
                 match cursor_file::start(disk, at, unique, epoch, offset, &file, proof).await {
                     Ok(()) => {
                         counters.anchor_started.add(1);
-                        Some((offset, offset))
+                        Some(offset)
                     }
                     Err(error) => {
                         tracing::warn!(%error, parent = %key.parent, child = %key.child, "a cursor file cannot be written; trying again");
@@ -225,7 +253,7 @@ impl Cursors {
             Anchor::PositionAhead(offset) => {
                 // The cursor runs, stands still, and says why: `link list` shows it.
                 counters.anchor_stale.add(1);
-                Some((offset, offset))
+                Some(offset)
             }
             Anchor::StaleEpoch => {
                 counters.anchor_stale.add(1);
@@ -244,8 +272,12 @@ impl Cursors {
             glommio::timer::sleep(STORE_EVERY).await;
             let oldest = {
                 let running = self.running.borrow();
-                let waiting = running.values().filter_map(|entry| Some((entry.runner.unsaved_since()?, &entry.runner)));
-                waiting.min_by_key(|(since, _)| *since).map(|(_, runner)| Rc::clone(runner))
+                let waiting = running
+                    .values()
+                    .filter_map(|entry| Some((entry.runner.unsaved_since()?, &entry.runner)));
+                waiting
+                    .min_by_key(|(since, _)| *since)
+                    .map(|(_, runner)| Rc::clone(runner))
             };
             if let Some(runner) = oldest {
                 runner.store().await;
@@ -268,16 +300,27 @@ impl Cursors {
         let of_pair = |key: &CursorKey| key.parent == *parent && key.child == *child;
         let older: Vec<_> = {
             let running = self.running.borrow();
-            running.iter().filter(|(key, _)| of_pair(key)).map(|(_, entry)| Rc::clone(&entry.runner)).collect()
+            running
+                .iter()
+                .filter(|(key, _)| of_pair(key))
+                .map(|(_, entry)| Rc::clone(&entry.runner))
+                .collect()
         };
         for runner in older {
             runner.stop();
             runner.ended().await;
         }
-        let partitions = self.shared.metadata().topic(parent).map_or(0, |topic| topic.spec.partitions);
+        let partitions = self
+            .shared
+            .metadata()
+            .topic(parent)
+            .map_or(0, |topic| topic.spec.partitions);
         let mut offsets = Vec::with_capacity(partitions as usize);
         for number in 0..partitions {
-            let partition = self.shared.partitions.find(parent, Some(incarnation), PartitionId(number))?;
+            let partition = self
+                .shared
+                .partitions
+                .find(parent, Some(incarnation), PartitionId(number))?;
             offsets.push(attach_offset(&partition, from).await?);
         }
         Ok(offsets)
@@ -288,7 +331,10 @@ impl Cursors {
         loop {
             let runner = {
                 let running = self.running.borrow();
-                running.values().find(|entry| entry.identity.epoch == epoch).map(|entry| Rc::clone(&entry.runner))
+                running
+                    .values()
+                    .find(|entry| entry.identity.epoch == epoch)
+                    .map(|entry| Rc::clone(&entry.runner))
             };
             let Some(runner) = runner else { return };
             runner.stop();
@@ -299,11 +345,33 @@ impl Cursors {
         }
     }
 
+    /// Stops every cursor that reads from a topic or writes to it, and waits.
+    pub async fn settle_topic(&self, topic: &TopicName) {
+        let of_topic = |key: &CursorKey| key.parent == *topic || key.child == *topic;
+        let runners: Vec<_> = {
+            let running = self.running.borrow();
+            running
+                .iter()
+                .filter(|(key, _)| of_topic(key))
+                .map(|(_, entry)| Rc::clone(&entry.runner))
+                .collect()
+        };
+        for runner in runners {
+            runner.stop();
+            runner.ended().await;
+        }
+    }
+
     /// Stops all cursors, and waits: positions are stored.
     pub async fn stop_all(&self) {
         self.draining.set(true);
         self.changed.notify();
-        let runners: Vec<_> = self.running.borrow().values().map(|entry| Rc::clone(&entry.runner)).collect();
+        let runners: Vec<_> = self
+            .running
+            .borrow()
+            .values()
+            .map(|entry| Rc::clone(&entry.runner))
+            .collect();
         runners.iter().for_each(|runner| runner.stop());
         for runner in runners {
             runner.ended().await;
@@ -315,20 +383,32 @@ impl Cursors {
     pub fn link_status(&self, parent: Option<&TopicName>) -> Vec<LinkStatus> {
         let snapshot: Arc<MetaSnapshot> = self.shared.metadata();
         let running = self.running.borrow();
-        let wanted = snapshot.all_links().filter(|link| parent.is_none_or(|name| link.parent == *name));
+        let wanted = snapshot
+            .all_links()
+            .filter(|link| parent.is_none_or(|name| link.parent == *name));
         wanted
             .map(|link| {
-                let of_link =
-                    running.iter().filter(|(key, _)| key.parent == link.parent && key.child == link.child);
+                let of_link = running
+                    .iter()
+                    .filter(|(key, _)| key.parent == link.parent && key.child == link.child);
                 let cursors = of_link.map(|(_, entry)| entry.runner.status()).collect();
-                LinkStatus { link: link.clone(), cursors }
+                LinkStatus {
+                    link: link.clone(),
+                    cursors,
+                }
             })
             .collect()
     }
 }
 
 fn described((key, entry): (&CursorKey, &Entry)) -> (CursorKey, Running) {
-    (key.clone(), Running { identity: entry.identity, stopping: entry.stopping })
+    (
+        key.clone(),
+        Running {
+            identity: entry.identity,
+            stopping: entry.stopping,
+        },
+    )
 }
 
 async fn attach_offset(partition: &Partition, from: AttachFrom) -> Result<Offset, Refusal> {
@@ -339,12 +419,16 @@ async fn attach_offset(partition: &Partition, from: AttachFrom) -> Result<Offset
         AttachFrom::Earliest => Ok(log.log_start()),
         AttachFrom::Offset(offset) if offset <= end => Ok(offset.max(log.log_start())),
         AttachFrom::Offset(offset) => {
-            let what = format!("partition {} of `{}` ends at {end}, below {offset}", partition.id, partition.topic);
+            let what = format!(
+                "partition {} of `{}` ends at {end}, below {offset}",
+                partition.id, partition.topic
+            );
             Err(Refusal::new(ErrorCode::PositionAhead, what))
         }
-        AttachFrom::Time(at) => {
-            log.find_time(CommitTime(at)).await.map_err(|error| refusal::read(partition, &error))
-        }
+        AttachFrom::Time(at) => log
+            .find_time(CommitTime(at))
+            .await
+            .map_err(|error| refusal::read(partition, &error)),
     }
 }
 
@@ -353,7 +437,12 @@ async fn attach_offset(partition: &Partition, from: AttachFrom) -> Result<Offset
 struct Words(BTreeMap<(TopicName, TopicName), Option<LeaderConfirmed>>);
 
 impl Words {
-    async fn of(&mut self, shared: &Shared, parent: &TopicName, child: &TopicName) -> Option<LeaderConfirmed> {
+    async fn of(
+        &mut self,
+        shared: &Shared,
+        parent: &TopicName,
+        child: &TopicName,
+    ) -> Option<LeaderConfirmed> {
         let pair = (parent.clone(), child.clone());
         if let Some(word) = self.0.get(&pair) {
             return word.clone();

@@ -5,29 +5,32 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
+use std::future::Future;
 use std::rc::Rc;
 use std::time::Duration;
 
 use bytes::Bytes;
 
 use tailwater_storage::cursor_file;
+use tailwater_storage::dedup::verdict::OriginMark;
 use tailwater_storage::error::ReadError;
 use tailwater_storage::layout::CursorPath;
-use tailwater_storage::log::ReadLimits;
+use tailwater_storage::proof::Persist;
+use tailwater_storage::slab::ReadLimits;
 use tailwater_wire::code::ErrorCode;
 use tailwater_wire::ids::{CommitTime, Delay, Epoch, Offset, PartitionId, TopicName};
 use tailwater_wire::message::CursorStatus;
 
 use crate::fanout::batch::Cutter;
 use crate::fanout::committer::{self, Committed};
-use crate::fanout::cursor::bucket::Persist;
-use crate::fanout::cursor::message::{Action, EpochVerdict, Event, ParentTail, ParentVerdict, RequestId, Slab};
+use crate::fanout::cursor::message::{Action, EpochVerdict, Event, ParentVerdict, RequestId, Slab};
 use crate::fanout::cursor::state::{Cursor, CursorConfig};
 use crate::fanout::filter::Filter;
 use crate::fanout::probe::{self, Probe};
-use crate::fanout::reconciler::Shared;
-use crate::partition::fetch::wait_beyond;
+use crate::fanout::shared::Shared;
+use crate::partition::fetch::at_most;
 use crate::partition::owner::Partition;
+use crate::partition::refusal;
 use crate::signal::Signal;
 
 /// A cursor that runs, as the reconciler holds it.
@@ -155,7 +158,9 @@ impl Runner {
     /// Cuts a slab as the cursor plans it, and steps the cursor with the result at once.
     fn slab(&self, slab: Slab, runs: &[Bytes], actions: &mut Vec<Action>) {
         let plan = self.cursor.borrow_mut().plan(&slab, self.now());
-        let Some(plan) = plan else { return self.step(Event::Tick, actions) };
+        let Some(plan) = plan else {
+            return self.step(Event::Tick, actions);
+        };
         let cut = self.cutter.borrow_mut().cut(runs, &plan, self.filter.as_ref());
         match cut {
             Ok(mut cut) => {
@@ -167,7 +172,13 @@ impl Runner {
             Err(error) => {
                 let (topic, partition) = (&self.parent.topic, self.parent.id.0);
                 tracing::error!(%topic, partition, child = %self.child, %error, "a slab cannot be copied");
-                self.step(Event::ReadFailed { request: slab.request, code: ErrorCode::CorruptBatch }, actions);
+                self.step(
+                    Event::ReadFailed {
+                        request: slab.request,
+                        code: ErrorCode::CorruptBatch,
+                    },
+                    actions,
+                );
             }
         }
     }
@@ -179,27 +190,67 @@ impl Runner {
 
     fn perform(self: &Rc<Runner>, action: Action) {
         match action {
-            Action::OpenOrigin { request, bucket } => self.spawn(|this| async move {
-                this.open_origin(request, bucket).await
-            }),
-            Action::VerifyParent { request, bucket, offset, tail } => self.spawn(|this| async move {
-                this.verify_parent(request, bucket, offset, tail).await
-            }),
-            Action::Read { request, from, committed_at_max, records_max, bytes_max, wait_millis } => {
-                let limits = ReadLimits { records_max, bytes_max, committed_at_max, flushed_only: true };
+            Action::OpenOrigin { request, bucket } => {
+                self.spawn(|this| async move { this.open_origin(request, bucket).await })
+            }
+            Action::VerifyParent {
+                request,
+                bucket,
+                offset,
+                mark,
+            } => self.spawn(|this| async move { this.verify_parent(request, bucket, offset, mark).await }),
+            Action::Read {
+                request,
+                from,
+                committed_at_max,
+                records_max,
+                bytes_max,
+                wait_millis,
+            } => {
+                let limits = ReadLimits {
+                    records_max,
+                    bytes_max,
+                    committed_at_max,
+                    flushed_only: true,
+                };
                 self.spawn(move |this| async move {
-                    this.read(request, from, limits, Duration::from_millis(wait_millis)).await
+                    this.read(request, from, limits, Duration::from_millis(wait_millis))
+                        .await
                 });
             }
-            Action::Commit { request, bucket, batch } => self.spawn(move |this| async move {
+            Action::Commit {
+                request,
+                bucket,
+                batch,
+            } => self.spawn(move |this| async move {
                 let metadata = this.shared.metadata();
                 let origin = this.cursor.borrow().config().origin;
-                let outcome =
-                    committer::commit(&this.shared.partitions, metadata, &this.child, origin, bucket, batch).await;
+                let outcome = committer::commit(
+                    &this.shared.partitions,
+                    metadata,
+                    &this.child,
+                    origin,
+                    bucket,
+                    batch,
+                )
+                .await;
                 Arrival::Event(match outcome {
-                    Committed::Acked { receipt, duplicate } => Event::Acked { request, bucket, receipt, duplicate },
-                    Committed::Expected(watermark) => Event::Expected { request, bucket, watermark },
-                    Committed::Failed(code) => Event::Failed { request, bucket, code },
+                    Committed::Acked { receipt, duplicate } => Event::Acked {
+                        request,
+                        bucket,
+                        receipt,
+                        duplicate,
+                    },
+                    Committed::Expected(watermark) => Event::Expected {
+                        request,
+                        bucket,
+                        watermark,
+                    },
+                    Committed::Failed(code) => Event::Failed {
+                        request,
+                        bucket,
+                        code,
+                    },
                 })
             }),
             Action::Persist(persist) => self.spawn(move |this| async move { this.persist(persist).await }),
@@ -234,10 +285,20 @@ impl Runner {
     async fn open_origin(&self, request: RequestId, bucket: PartitionId) -> Arrival {
         let metadata = self.shared.metadata();
         let origin = self.cursor.borrow().config().origin;
-        let opened = committer::open_origin(&self.shared.partitions, metadata, &self.child, origin, bucket).await;
+        let opened =
+            committer::open_origin(&self.shared.partitions, metadata, &self.child, origin, bucket).await;
         Arrival::Event(match opened {
-            Ok((watermark, tail)) => Event::Opened { request, bucket, watermark, tail },
-            Err(code) => Event::Failed { request, bucket, code },
+            Ok((watermark, mark)) => Event::Opened {
+                request,
+                bucket,
+                watermark,
+                mark,
+            },
+            Err(code) => Event::Failed {
+                request,
+                bucket,
+                code,
+            },
         })
     }
 
@@ -246,7 +307,7 @@ impl Runner {
         request: RequestId,
         bucket: PartitionId,
         offset: Offset,
-        tail: ParentTail,
+        mark: OriginMark,
     ) -> Arrival {
         let log = &self.parent.log;
         let verdict = if offset < log.log_start() {
@@ -256,44 +317,67 @@ impl Runner {
         } else {
             match log.batch_containing(offset).await {
                 Ok(None) => ParentVerdict::Gone,
-                Ok(Some(h)) if h.body_crc == tail.crc && h.commit_time == tail.commit_time => ParentVerdict::Same,
+                Ok(Some(h)) if h.body_crc == mark.parent_crc && h.commit_time == mark.parent_commit_time => {
+                    ParentVerdict::Same
+                }
                 Ok(Some(_)) => ParentVerdict::Differs,
-                Err(error) => return Arrival::Event(Event::Failed { request, bucket, code: error.code() }),
+                Err(error) => {
+                    return Arrival::Event(Event::Failed {
+                        request,
+                        bucket,
+                        code: refusal::read_code(&error),
+                    });
+                }
             }
         };
-        Arrival::Event(Event::Verified { request, bucket, verdict })
+        Arrival::Event(Event::Verified {
+            request,
+            bucket,
+            verdict,
+        })
     }
 
     async fn read(&self, request: RequestId, from: Offset, limits: ReadLimits, wait: Duration) -> Arrival {
         let log = &self.parent.log;
         if !wait.is_zero() && from >= log.flushed() {
-            wait_beyond(&self.parent, from, wait).await;
+            at_most(wait, log.flushed_beyond(from)).await;
         }
         // While it is being read and cut, the slab counts with what it may hold at most.
         let _charge = self.shared.budget.take(limits.bytes_max).await;
-        let limited_records = limits.records_max;
         match log.read(from, limits).await {
             Ok(read) => {
                 let slab = Slab {
                     request,
-                    next: read.next,
-                    full: read.next_due.is_none() && read.next < log.flushed(),
+                    next: read.next_offset,
+                    full: read.next_due.is_none() && read.next_offset < log.flushed(),
                     next_commit: read.next_due,
                 };
-                debug_assert!(limited_records > 0);
-                self.shared.partitions.counters().corrupt_batches.add(read.quarantined.len() as u64);
-                Arrival::Slab { slab, runs: read.runs }
+                self.shared
+                    .partitions
+                    .counters()
+                    .corrupt_batches
+                    .add(read.quarantined.len() as u64);
+                Arrival::Slab {
+                    slab,
+                    runs: read.runs,
+                }
             }
             Err(ReadError::Behind { log_start }) => Arrival::Event(Event::Behind { request, log_start }),
-            Err(ReadError::Ahead { high_water_mark }) => Arrival::Event(Event::Ahead { request, high_water_mark }),
-            Err(error) => Arrival::Event(Event::ReadFailed { request, code: error.code() }),
+            Err(ReadError::Ahead { high_water_mark }) => Arrival::Event(Event::Ahead {
+                request,
+                high_water_mark,
+            }),
+            Err(error) => Arrival::Event(Event::ReadFailed {
+                request,
+                code: refusal::read_code(&error),
+            }),
         }
     }
 
     async fn persist(&self, persist: Persist) -> Arrival {
         self.storing.set(true);
         let (partitions, unique) = (&self.shared.partitions, self.shared.unique());
-        let stored = cursor_file::advance(partitions.disk(), &self.file, unique, persist.epoch(), persist.next_offset());
+        let stored = cursor_file::advance(partitions.disk(), &self.file, unique, persist);
         let outcome = stored.await;
         self.storing.set(false);
         Arrival::Event(match outcome {
@@ -363,7 +447,11 @@ impl Runner {
         let (config, probe, log) = (cursor.config(), cursor.probe(), &self.parent.log);
         let due = cursor.next_due();
         let head = due.map(|due| due.minus(config.delay));
-        let head = if cursor.position() < log.flushed() { head } else { None };
+        let head = if cursor.position() < log.flushed() {
+            head
+        } else {
+            None
+        };
         CursorStatus {
             partition: self.parent.id,
             epoch: config.origin.epoch,

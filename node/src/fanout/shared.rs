@@ -28,8 +28,18 @@ pub struct Shared {
 impl Shared {
     /// With no metadata yet.
     #[must_use]
-    pub fn new(partitions: Rc<Partitions>, budget: Rc<Budget>, control: flume::Sender<ControlRequest>) -> Shared {
-        Shared { partitions, budget, control, metadata: RefCell::default(), unique: Cell::new(0) }
+    pub fn new(
+        partitions: Rc<Partitions>,
+        budget: Rc<Budget>,
+        control: flume::Sender<ControlRequest>,
+    ) -> Shared {
+        Shared {
+            partitions,
+            budget,
+            control,
+            metadata: RefCell::default(),
+            unique: Cell::new(0),
+        }
     }
 
     /// The metadata in force on this shard.
@@ -54,9 +64,18 @@ impl Shared {
     ///
     /// # Errors
     /// No word, and the caller defers.
-    pub async fn confirm_link(&self, parent: &TopicName, child: &TopicName) -> Result<LeaderConfirmed, Refusal> {
+    pub async fn confirm_link(
+        &self,
+        parent: &TopicName,
+        child: &TopicName,
+    ) -> Result<LeaderConfirmed, Refusal> {
         let (parent, child) = (parent.clone(), child.clone());
-        self.ask(|answer| ControlRequest::ConfirmLink { parent, child, answer }).await
+        self.ask(|answer| ControlRequest::ConfirmLink {
+            parent,
+            child,
+            answer,
+        })
+        .await
     }
 
     /// The metadata leader's word that an epoch is gone; `None` when it is live.
@@ -64,7 +83,8 @@ impl Shared {
     /// # Errors
     /// No word, and the caller defers.
     pub async fn confirm_epoch_gone(&self, epoch: Epoch) -> Result<Option<EpochGone>, Refusal> {
-        self.ask(|answer| ControlRequest::ConfirmGone { epoch, answer }).await
+        self.ask(|answer| ControlRequest::ConfirmGone { epoch, answer })
+            .await
     }
 
     /// The metadata leader's word that a topic's life is over; `None` when it goes on.
@@ -77,7 +97,12 @@ impl Shared {
         incarnation: Incarnation,
     ) -> Result<Option<TopicGone>, Refusal> {
         let topic = topic.clone();
-        self.ask(|answer| ControlRequest::ConfirmTopicGone { topic, incarnation, answer }).await
+        self.ask(|answer| ControlRequest::ConfirmTopicGone {
+            topic,
+            incarnation,
+            answer,
+        })
+        .await
     }
 
     async fn ask<T>(

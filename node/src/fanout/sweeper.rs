@@ -19,7 +19,14 @@ pub async fn sweep(shared: &Shared, in_use: impl Fn(&CursorKey) -> bool) {
     for partition in shared.partitions.all() {
         cursor_files(shared, &partition, &in_use).await;
         let of_no_link = |epoch: &Epoch| metadata.link_by_epoch(&partition.topic, *epoch).is_none();
-        doubtful.extend(partition.log.origins().into_iter().map(|origin| origin.epoch).filter(of_no_link));
+        doubtful.extend(
+            partition
+                .log
+                .origins()
+                .into_iter()
+                .map(|origin| origin.epoch)
+                .filter(of_no_link),
+        );
         // One partition at a time: the next one's turn comes after whoever else is ready.
         glommio::yield_if_needed().await;
     }
@@ -36,24 +43,34 @@ async fn cursor_files(shared: &Shared, partition: &Partition, in_use: &impl Fn(&
     let (disk, data) = (shared.partitions.disk(), shared.partitions.data());
     let entries = disk.list(partition.log.dir()).await.unwrap_or_default();
     for entry in entries {
-        let PartitionEntry::Cursor(child) = parse_partition_entry(&entry.name) else { continue };
-        let key = CursorKey { parent: partition.topic.clone(), partition: partition.id, child };
+        let PartitionEntry::Cursor(child) = parse_partition_entry(&entry.name) else {
+            continue;
+        };
+        let key = CursorKey {
+            parent: partition.topic.clone(),
+            partition: partition.id,
+            child,
+        };
         if in_use(&key) {
             continue;
         }
         let at = CursorPath::new(data, &key.parent, key.partition, &key.child);
         // Read before the leader is asked: its word is about what was seen.
-        let Ok(seen) = cursor_file::read(disk, &at).await else { continue };
+        let Ok(seen) = cursor_file::read(disk, &at).await else {
+            continue;
+        };
         if seen == CursorFile::Absent {
             continue;
         }
-        let Ok(word) = shared.confirm_link(&key.parent, &key.child).await else { continue };
+        let Ok(word) = shared.confirm_link(&key.parent, &key.child).await else {
+            continue;
+        };
         if in_use(&key) {
             continue;
         }
         match cursor_file::remove(disk, &at, &seen, &word).await {
             Ok(()) => tracing::info!(file = %at.path().display(), "removed the cursor file of a dead link"),
-            Err(cursor_file::CursorFileError::NotConfirmed | cursor_file::CursorFileError::Changed) => {}
+            Err(cursor_file::CursorFileError::NotConfirmed | cursor_file::CursorFileError::Changed(_)) => {}
             Err(error) => tracing::warn!(%error, "cannot remove a cursor file; trying again later"),
         }
     }

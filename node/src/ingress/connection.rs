@@ -70,7 +70,10 @@ pub async fn serve(mut reader: Reader, mut writer: Writer, dispatch: Rc<Dispatch
         connection.outbox.refuse(0, refusal);
     }
     // What was accepted is answered, also to a client that has closed only its sending half.
-    connection.settled.until(|| connection.in_flight.get() == 0 || connection.outbox.is_closed()).await;
+    connection
+        .settled
+        .until(|| connection.in_flight.get() == 0 || connection.outbox.is_closed())
+        .await;
     connection.outbox.close();
     let sent = sender.await;
     if sent.is_ok() && end.is_err() {
@@ -100,7 +103,11 @@ impl From<FrameError> for End {
     }
 }
 
-async fn receive(reader: &mut Reader, connection: &Rc<Connection>, dispatch: &Rc<Dispatch>) -> Result<(), End> {
+async fn receive(
+    reader: &mut Reader,
+    connection: &Rc<Connection>,
+    dispatch: &Rc<Dispatch>,
+) -> Result<(), End> {
     let mut decoder = FrameDecoder::new();
     loop {
         while let Some(frame) = decoder.next_frame()? {
@@ -111,9 +118,16 @@ async fn receive(reader: &mut Reader, connection: &Rc<Connection>, dispatch: &Rc
             }
         }
         let in_time = decoder.is_inside_frame() || !connection.greeted.get();
-        let read = if in_time { read_within(reader, &mut decoder).await? } else { reader.read_into(&mut decoder).await? };
+        let read = if in_time {
+            read_within(reader, &mut decoder).await?
+        } else {
+            reader.read_into(&mut decoder).await?
+        };
         if read == 0 && decoder.is_inside_frame() {
-            return Err(End::Refused(Refusal::new(ErrorCode::BadFrame, "the stream ends inside a frame")));
+            return Err(End::Refused(Refusal::new(
+                ErrorCode::BadFrame,
+                "the stream ends inside a frame",
+            )));
         }
         if read == 0 {
             return Ok(());
@@ -122,7 +136,11 @@ async fn receive(reader: &mut Reader, connection: &Rc<Connection>, dispatch: &Rc
 }
 
 async fn read_within(reader: &mut Reader, decoder: &mut FrameDecoder) -> Result<usize, End> {
-    let waiting_for = if decoder.is_inside_frame() { "the rest of a frame" } else { "a first request" };
+    let waiting_for = if decoder.is_inside_frame() {
+        "the rest of a frame"
+    } else {
+        "a first request"
+    };
     let read = async { Ok(reader.read_into(decoder).await) };
     glommio::timer::timeout(FRAME_WITHIN, read).await.map_or_else(
         |_late| {
@@ -135,17 +153,25 @@ async fn read_within(reader: &mut Reader, decoder: &mut FrameDecoder) -> Result<
 
 fn request(frame: Frame, connection: &Rc<Connection>, dispatch: &Rc<Dispatch>) -> Result<(), End> {
     if frame.header.kind != FrameKind::Request {
-        return Err(End::Refused(Refusal::new(ErrorCode::BadFrame, "a client sends requests")));
+        return Err(End::Refused(Refusal::new(
+            ErrorCode::BadFrame,
+            "a client sends requests",
+        )));
     }
     let request: Request = decode_meta(&frame.meta)?;
     let correlation = frame.header.correlation;
     if !connection.greeted.get() && !matches!(request, Request::Hello(_)) {
-        return Err(End::Refused(Refusal::new(ErrorCode::BadFrame, "the first request is a Hello")));
+        return Err(End::Refused(Refusal::new(
+            ErrorCode::BadFrame,
+            "the first request is a Hello",
+        )));
     }
     connection.greeted.set(true);
     let Some(place) = connection.enter() else {
         let what = format!("{REQUESTS_IN_FLIGHT_MAX} requests of this connection are unanswered already");
-        connection.outbox.refuse(correlation, &Refusal::new(ErrorCode::TooManyInFlight, what));
+        connection
+            .outbox
+            .refuse(correlation, &Refusal::new(ErrorCode::TooManyInFlight, what));
         return Ok(());
     };
     dispatch.handle(Rc::clone(connection), place, correlation, request, frame.payload);

@@ -10,11 +10,11 @@ use bytes::Bytes;
 use tailwater_wire::code::{ErrorCode, Refusal};
 use tailwater_wire::ids::TopicName;
 use tailwater_wire::message::{
-    FetchRequest, FindOffset, OpenProducer, ProducerOpened, ProduceRequest, Reply, Request, Welcome,
+    FetchRequest, FindOffset, OpenProducer, ProduceRequest, ProducerOpened, Reply, Request, Welcome,
 };
 
 use crate::control::request::ControlRequest;
-use crate::fanout::reconciler::Reconciler;
+use crate::fanout::cursors::Cursors;
 use crate::ingress::connection::{Connection, InFlight};
 use crate::partition::commit;
 use crate::partition::fetch;
@@ -36,7 +36,7 @@ pub struct Identity {
 pub struct Dispatch {
     identity: Identity,
     partitions: Rc<Partitions>,
-    reconciler: Rc<Reconciler>,
+    cursors: Rc<Cursors>,
     control: flume::Sender<ControlRequest>,
     draining: Cell<bool>,
 }
@@ -46,10 +46,16 @@ impl Dispatch {
     pub fn new(
         identity: Identity,
         partitions: Rc<Partitions>,
-        reconciler: Rc<Reconciler>,
+        cursors: Rc<Cursors>,
         control: flume::Sender<ControlRequest>,
     ) -> Dispatch {
-        Dispatch { identity, partitions, reconciler, control, draining: Cell::new(false) }
+        Dispatch {
+            identity,
+            partitions,
+            cursors,
+            control,
+            draining: Cell::new(false),
+        }
     }
 
     /// The shard's partitions.
@@ -85,11 +91,15 @@ impl Dispatch {
             Request::Fetch(request) => self.fetch(connection, place, correlation, request),
             Request::FindOffset(request) => {
                 let this = Rc::clone(self);
-                self.later(connection, place, correlation, async move { this.find_offset(&request).await });
+                self.later(connection, place, correlation, async move {
+                    this.find_offset(&request).await
+                });
             }
             Request::CreateTopic(_) | Request::DeleteTopic(_) | Request::Attach(_) | Request::Detach(_) => {
                 let this = Rc::clone(self);
-                self.later(connection, place, correlation, async move { this.change(request).await });
+                self.later(connection, place, correlation, async move {
+                    this.change(request).await
+                });
             }
             Request::Hello(_) => {
                 let welcome = Welcome {
@@ -110,7 +120,9 @@ impl Dispatch {
             }
             Request::OpenProducer(request) => {
                 let this = Rc::clone(self);
-                self.later(connection, place, correlation, async move { this.open_producer(request).await });
+                self.later(connection, place, correlation, async move {
+                    this.open_producer(request).await
+                });
             }
         }
     }
@@ -123,7 +135,9 @@ impl Dispatch {
         request: &ProduceRequest,
         payload: Bytes,
     ) {
-        let found = self.partitions.find(&request.topic, Some(request.incarnation), request.partition);
+        let found = self
+            .partitions
+            .find(&request.topic, Some(request.incarnation), request.partition);
         let accepted = found.and_then(|partition| {
             commit::accept(&self.partitions, &partition, payload).map(|accepted| (partition, accepted))
         });
@@ -133,7 +147,9 @@ impl Dispatch {
                 let partitions = Rc::clone(&self.partitions);
                 self.later(connection, place, correlation, async move {
                     let settled = commit::settle(&partitions, accepted).await;
-                    settled.map(Reply::Produced).map_err(|error| refusal::commit(&partition, &error))
+                    settled
+                        .map(Reply::Produced)
+                        .map_err(|error| refusal::commit(&partition, &error))
                 });
             }
         }
@@ -149,13 +165,17 @@ impl Dispatch {
         let this = Rc::clone(self);
         glommio::spawn_local(async move {
             let _place = place;
-            let found = this.partitions.find(&request.topic, request.incarnation, request.partition);
+            let found = this
+                .partitions
+                .find(&request.topic, request.incarnation, request.partition);
             let fetched = match found {
                 Ok(partition) => fetch::fetch(&this.partitions, &partition, &request).await,
                 Err(refusal) => Err(refusal),
             };
             match fetched {
-                Ok(slab) => connection.outbox.reply(correlation, &Reply::Fetched(slab.reply), slab.runs),
+                Ok(slab) => connection
+                    .outbox
+                    .reply(correlation, &Reply::Fetched(slab.reply), slab.runs),
                 Err(refusal) => this.answer(&connection, correlation, Err(refusal)),
             }
         })
@@ -164,17 +184,20 @@ impl Dispatch {
 
     async fn find_offset(&self, request: &FindOffset) -> Result<Reply, Refusal> {
         let partition = self.partitions.find(&request.topic, None, request.partition)?;
-        fetch::find_offset(&partition, request).await.map(Reply::FoundOffset)
+        fetch::find_offset(&partition, request)
+            .await
+            .map(Reply::FoundOffset)
     }
 
     fn describe(&self, names: Option<&[TopicName]>) -> Result<Reply, Refusal> {
-        let snapshot = self.reconciler.metadata();
+        let snapshot = self.cursors.shared().metadata();
         let topics = match names {
             None => snapshot.topics.values().cloned().collect(),
             Some(names) => names
                 .iter()
                 .map(|name| {
-                    let unknown = || Refusal::new(ErrorCode::UnknownTopic, format!("there is no topic `{name}`"));
+                    let unknown =
+                        || Refusal::new(ErrorCode::UnknownTopic, format!("there is no topic `{name}`"));
                     snapshot.topic(name).cloned().ok_or_else(unknown)
                 })
                 .collect::<Result<_, _>>()?,
@@ -184,31 +207,50 @@ impl Dispatch {
 
     fn list_links(&self, parent: Option<&TopicName>) -> Result<Reply, Refusal> {
         if let Some(name) = parent
-            && self.reconciler.metadata().topic(name).is_none()
+            && self.cursors.shared().metadata().topic(name).is_none()
         {
-            return Err(Refusal::new(ErrorCode::UnknownTopic, format!("there is no topic `{name}`")));
+            return Err(Refusal::new(
+                ErrorCode::UnknownTopic,
+                format!("there is no topic `{name}`"),
+            ));
         }
-        Ok(Reply::Links(self.reconciler.link_status(parent)))
+        Ok(Reply::Links(self.cursors.link_status(parent)))
     }
 
     async fn open_producer(&self, request: OpenProducer) -> Result<Reply, Refusal> {
-        let partition = self.partitions.find(&request.topic, Some(request.incarnation), request.partition)?;
+        let partition = self
+            .partitions
+            .find(&request.topic, Some(request.incarnation), request.partition)?;
         let (log, now) = (&partition.log, self.partitions.clock().now());
-        let opened = log.open_producer(&request.producer, now).map_err(|error| refusal::producer(&partition, &error))?;
+        let opened = log
+            .open_producer(&request.producer, now)
+            .map_err(|error| refusal::producer(&partition, &error))?;
         if let Some(end) = opened.unflushed_until {
             // The sequence is told only when a crash cannot take it back.
-            log.committed(end).await.map_err(|error| refusal::commit(&partition, &error))?;
+            log.committed(end)
+                .await
+                .map_err(|error| refusal::commit(&partition, &error))?;
         }
         let (writer, last_sequence) = (opened.writer, opened.last_sequence);
-        Ok(Reply::ProducerOpened(ProducerOpened { writer, last_sequence, lineage: log.lineage() }))
+        Ok(Reply::ProducerOpened(ProducerOpened {
+            writer,
+            last_sequence,
+            lineage: log.lineage(),
+        }))
     }
 
     async fn change(&self, request: Request) -> Result<Reply, Refusal> {
         let (answer, answered) = flume::bounded(1);
-        self.control.try_send(ControlRequest::Client { request, answer }).map_err(|error| match error {
-            flume::TrySendError::Full(_) => Refusal::new(ErrorCode::Busy, "too many changes wait already"),
-            flume::TrySendError::Disconnected(_) => Refusal::new(ErrorCode::Draining, "the node is shutting down"),
-        })?;
+        self.control
+            .try_send(ControlRequest::Client { request, answer })
+            .map_err(|error| match error {
+                flume::TrySendError::Full(_) => {
+                    Refusal::new(ErrorCode::Busy, "too many changes wait already")
+                }
+                flume::TrySendError::Disconnected(_) => {
+                    Refusal::new(ErrorCode::Draining, "the node is shutting down")
+                }
+            })?;
         let gone = || Refusal::new(ErrorCode::Draining, "the node is shutting down");
         answered.recv_async().await.unwrap_or_else(|_| Err(gone()))
     }

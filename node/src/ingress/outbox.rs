@@ -32,12 +32,18 @@ impl Outbox {
     /// Queues an answer with its raw part.
     pub fn reply(&self, correlation: u64, reply: &Reply, payload: Vec<Bytes>) {
         let payload_len = payload.iter().map(Bytes::len).sum();
-        self.push(Bytes::from(encode(FrameKind::Reply, correlation, reply, payload_len)), payload);
+        self.push(
+            Bytes::from(encode(FrameKind::Reply, correlation, reply, payload_len)),
+            payload,
+        );
     }
 
     /// Queues a refusal; correlation 0 is about the connection.
     pub fn refuse(&self, correlation: u64, refusal: &Refusal) {
-        self.push(Bytes::from(encode(FrameKind::Refusal, correlation, refusal, 0)), Vec::new());
+        self.push(
+            Bytes::from(encode(FrameKind::Refusal, correlation, refusal, 0)),
+            Vec::new(),
+        );
     }
 
     fn push(&self, head: Bytes, payload: Vec<Bytes>) {
@@ -67,7 +73,9 @@ impl Outbox {
 
     /// Waits until the client has taken enough of its answers to be given more.
     pub async fn room(&self) {
-        self.changed.until(|| self.bytes.get() < UNSENT_BYTES_MAX || self.closed.get()).await;
+        self.changed
+            .until(|| self.bytes.get() < UNSENT_BYTES_MAX || self.closed.get())
+            .await;
     }
 
     /// Sends what is queued, for as long as the connection lives. Coalesces: many small frames, one send.
@@ -77,9 +85,14 @@ impl Outbox {
     pub async fn send_all(&self, writer: &mut Writer) -> io::Result<()> {
         let mut gathered = Vec::with_capacity(GATHER_BYTES);
         loop {
-            self.changed.until(|| !self.pieces.borrow().is_empty() || self.closed.get()).await;
+            self.changed
+                .until(|| !self.pieces.borrow().is_empty() || self.closed.get())
+                .await;
             while let Some(large) = self.gather(&mut gathered) {
-                let sent = self.send(writer, &gathered).await.and(self.send(writer, &large).await);
+                let sent = self
+                    .send(writer, &gathered)
+                    .await
+                    .and(self.send(writer, &large).await);
                 if let Err(gone) = sent {
                     self.abandon();
                     return Err(gone);

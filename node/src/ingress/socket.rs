@@ -38,7 +38,10 @@ impl Listener {
         let descriptor = listener.into_raw_fd();
         // SAFETY: the descriptor is open, is a listening TCP socket, and `into_raw_fd` gave up its ownership.
         let inner = unsafe { TcpListener::from_raw_fd(descriptor) };
-        Ok(Listener { inner, scratch: Rc::new(RefCell::new(vec![0; SCRATCH_BYTES])) })
+        Ok(Listener {
+            inner,
+            scratch: Rc::new(RefCell::new(vec![0; SCRATCH_BYTES])),
+        })
     }
 
     /// The address, with the port that was given if 0 was asked for.
@@ -57,7 +60,13 @@ impl Listener {
         let stream = self.inner.accept().await.map_err(io::Error::from)?;
         stream.set_nodelay(true).map_err(io::Error::from)?;
         let (reader, writer) = futures_lite::io::split(stream);
-        Ok((Reader { inner: reader, scratch: Rc::clone(&self.scratch) }, Writer { inner: writer }))
+        Ok((
+            Reader {
+                inner: reader,
+                scratch: Rc::clone(&self.scratch),
+            },
+            Writer { inner: writer },
+        ))
     }
 }
 

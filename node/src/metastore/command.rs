@@ -52,6 +52,7 @@ pub enum Command {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Attach {
     /// The client's id of this request.
+    #[serde(with = "crate::metastore::hex16")]
     pub request_id: RequestId,
     /// The topic to copy.
     pub parent: TopicName,

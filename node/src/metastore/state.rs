@@ -35,6 +35,7 @@ pub struct MetaState {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RequestResult {
     /// The client's id.
+    #[serde(with = "crate::metastore::hex16")]
     pub request_id: RequestId,
     /// The link as it began; it may have ended since.
     pub link: Link,

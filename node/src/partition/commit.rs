@@ -34,22 +34,34 @@ pub struct Accepted {
 ///
 /// # Errors
 /// `CORRUPT_BATCH` and the other reasons of [`AppendError`]; nothing was appended then.
-pub fn accept(partitions: &Partitions, partition: &Rc<Partition>, payload: Bytes) -> Result<Accepted, Refusal> {
+pub fn accept(
+    partitions: &Partitions,
+    partition: &Rc<Partition>,
+    payload: Bytes,
+) -> Result<Accepted, Refusal> {
     let view = match BatchView::parse(&payload) {
         Ok(view) if view.bytes().len() == payload.len() => view,
-        Ok(_) => return Err(Refusal::new(ErrorCode::InvalidRequest, "a produce carries exactly one batch")),
+        Ok(_) => {
+            return Err(Refusal::new(
+                ErrorCode::InvalidRequest,
+                "a produce carries exactly one batch",
+            ));
+        }
         Err(error) => {
             partitions.counters().corrupt_batches.add(1);
             return Err(corrupt(partition, &error));
         }
     };
     let header = view.header();
-    let forged = matches!(header.writer, Writer::Origin(_)) || view.body().is_none_or(|body| body.origin.is_some());
+    let forged =
+        matches!(header.writer, Writer::Origin(_)) || view.body().is_none_or(|body| body.origin.is_some());
     if forged || header.kind != BatchKind::Data {
-        let what = "only the fan-out engine writes batches with an origin, and only the node writes control batches";
+        let what =
+            "only the fan-out engine writes batches with an origin, and only the node writes control batches";
         return Err(Refusal::new(ErrorCode::InvalidRequest, what));
     }
-    append(partitions, partition, &view, payload.clone(), None).map_err(|error| refusal::append(partition, &error))
+    append(partitions, partition, &view, payload.clone(), None)
+        .map_err(|error| refusal::append(partition, &error))
 }
 
 /// Gives a child batch of a cursor its place. A child partition that has nothing of this origin yet has the watermark 0.
@@ -73,7 +85,9 @@ fn append(
     floor: Option<Offset>,
 ) -> Result<Accepted, AppendError> {
     let arrived_ns = elapsed_since_boot().as_nanos() as u64;
-    let appended = partition.log.append(bytes, view, partitions.clock().now(), floor)?;
+    let appended = partition
+        .log
+        .append(bytes, view, partitions.clock().now(), floor)?;
     let committed = Box::pin(partition.log.committed(appended.end));
     if !appended.duplicate {
         let counters = partitions.counters();
@@ -81,7 +95,12 @@ fn append(
         counters.records.add(view.len() as u64);
         partitions.mark_dirty(partition);
     }
-    Ok(Accepted { partition: Rc::clone(partition), appended, committed, arrived_ns })
+    Ok(Accepted {
+        partition: Rc::clone(partition),
+        appended,
+        committed,
+        arrived_ns,
+    })
 }
 
 /// Waits until the batch is durable, as the topic understands it.
@@ -89,7 +108,12 @@ fn append(
 /// # Errors
 /// [`CommitError`]: the flush failed, and nobody can say whether the batch survives.
 pub async fn settle(partitions: &Partitions, accepted: Accepted) -> Result<Produced, CommitError> {
-    let Accepted { partition, appended, committed, arrived_ns } = accepted;
+    let Accepted {
+        partition,
+        appended,
+        committed,
+        arrived_ns,
+    } = accepted;
     committed.await?;
     let took_ns = elapsed_since_boot().as_nanos() as u64 - arrived_ns;
     partitions.counters().append.record(took_ns);
@@ -107,18 +131,38 @@ pub async fn settle(partitions: &Partitions, accepted: Accepted) -> Result<Produ
 /// # Errors
 /// [`CommitError`], as for [`settle`].
 pub async fn settle_flushed(accepted: Accepted) -> Result<bool, CommitError> {
-    let Accepted { partition, appended, committed, .. } = accepted;
+    let Accepted {
+        partition,
+        appended,
+        committed,
+        ..
+    } = accepted;
     committed.await?;
-    if partition.log.flushed() < appended.end {
-        partition.log.flushed_beyond(Offset(appended.end.0 - 1)).await;
-    }
-    if partition.log.flushed() < appended.end {
-        return Err(partition.log.latched().map_or(CommitError::Closed, CommitError::OutcomeUnknown));
-    }
+    until_flushed(&partition, appended.end).await?;
     Ok(appended.duplicate)
 }
 
+/// Waits until a partition's flushed frontier is at least `end`.
+///
+/// # Errors
+/// [`CommitError`]: it will not get there.
+pub async fn until_flushed(partition: &Partition, end: Offset) -> Result<(), CommitError> {
+    let log = &partition.log;
+    if log.flushed() < end {
+        log.flushed_beyond(Offset(end.0 - 1)).await;
+    }
+    if log.flushed() < end {
+        return Err(log
+            .latched()
+            .map_or(CommitError::Closed, CommitError::OutcomeUnknown));
+    }
+    Ok(())
+}
+
 fn corrupt(partition: &Partition, error: &BatchError) -> Refusal {
-    let what = format!("the batch for partition {} of `{}` is damaged: {error}", partition.id, partition.topic);
+    let what = format!(
+        "the batch for partition {} of `{}` is damaged: {error}",
+        partition.id, partition.topic
+    );
     Refusal::new(ErrorCode::CorruptBatch, what)
 }

@@ -8,9 +8,9 @@ use bytes::Bytes;
 
 use tailwater_storage::slab::{ReadLimits, Slab};
 use tailwater_wire::code::{ErrorCode, Refusal};
-use tailwater_wire::ids::CommitTime;
+use tailwater_wire::ids::{CommitTime, Offset};
 use tailwater_wire::limits::{FETCH_BYTES_MAX, FETCH_WAIT_MILLIS_MAX};
-use tailwater_wire::message::{Fetched, FetchRequest, FindOffset, FoundOffset, Place};
+use tailwater_wire::message::{FetchRequest, Fetched, FindOffset, FoundOffset, Place};
 
 use crate::partition::owner::{Partition, Partitions};
 use crate::partition::refusal;
@@ -58,9 +58,16 @@ pub async fn fetch(
         log_start: log.log_start(),
         high_water_mark: log.high_water_mark(),
         next: slab.next_offset,
-        quarantined: slab.quarantined.iter().map(|range| (range.start, range.end)).collect(),
+        quarantined: slab
+            .quarantined
+            .iter()
+            .map(|range| (range.start, range.end))
+            .collect(),
     };
-    Ok(FetchedSlab { reply, runs: slab.runs })
+    Ok(FetchedSlab {
+        reply,
+        runs: slab.runs,
+    })
 }
 
 /// Waits for something that may not come, at most so long. Only for waits of this shard's own: an operation of the
@@ -79,8 +86,15 @@ async fn read(
     from: Offset,
     limits: ReadLimits,
 ) -> Result<Slab, Refusal> {
-    let slab = partition.log.read(from, limits).await.map_err(|error| refusal::read(partition, &error))?;
-    partitions.counters().corrupt_batches.add(slab.quarantined.len() as u64);
+    let slab = partition
+        .log
+        .read(from, limits)
+        .await
+        .map_err(|error| refusal::read(partition, &error))?;
+    partitions
+        .counters()
+        .corrupt_batches
+        .add(slab.quarantined.len() as u64);
     Ok(slab)
 }
 
@@ -93,7 +107,10 @@ pub async fn find_offset(partition: &Partition, request: &FindOffset) -> Result<
     let offset = match request.at {
         Place::Earliest => log.log_start(),
         Place::Tail => log.high_water_mark(),
-        Place::Time(at) => log.find_time(CommitTime(at)).await.map_err(|error| refusal::read(partition, &error))?,
+        Place::Time(at) => log
+            .find_time(CommitTime(at))
+            .await
+            .map_err(|error| refusal::read(partition, &error))?,
     };
     Ok(FoundOffset {
         offset,

@@ -59,7 +59,13 @@ async fn upkeep(partitions: &Partitions, partition: &Rc<Partition>, retention: b
     if retention {
         match log.apply_retention(now, partition.retention.get()).await {
             Ok(removed) => removed.iter().for_each(|segment| {
-                tracing::info!(from = segment.offsets.start.0, to = segment.offsets.end.0, bytes = segment.bytes, "retention removed a segment of {}", describe());
+                tracing::info!(
+                    from = segment.offsets.start.0,
+                    to = segment.offsets.end.0,
+                    bytes = segment.bytes,
+                    "retention removed a segment of {}",
+                    describe()
+                );
             }),
             Err(error) => tracing::warn!(%error, "retention failed on {}", describe()),
         }

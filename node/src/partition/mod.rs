@@ -6,3 +6,4 @@ pub mod commit;
 pub mod group;
 pub mod fetch;
 pub mod refusal;
+pub mod leftovers;

@@ -8,11 +8,11 @@ use std::sync::Arc;
 
 use tailwater_storage::disk::device::{Disk, DiskError, DiskErrorKind};
 use tailwater_storage::disk::uring::UringDisk;
-use tailwater_storage::error::OpenError;
+use tailwater_storage::error::{OpenError, RecoveryReport};
 use tailwater_storage::layout;
-use tailwater_storage::proof::TopicGone;
 use tailwater_storage::log::PartitionLog;
 use tailwater_storage::log::options::{LogIdentity, LogOptions};
+use tailwater_storage::proof::TopicGone;
 use tailwater_storage::tail_cache::{SharedTailCache, TailCache};
 use tailwater_wire::code::{ErrorCode, Refusal};
 use tailwater_wire::ids::{Incarnation, PartitionId, TopicName};
@@ -71,8 +71,20 @@ impl Partitions {
         random: Rc<dyn Fn() -> u64>,
         counters: Arc<ShardCounters>,
     ) -> Partitions {
+        let tail_cache = TailCache::shared(config.tail_cache_bytes);
         let (topics, dirty, commit) = (RefCell::default(), RefCell::default(), Signal::default());
-        Partitions { disk, data, config, clock, random, counters, topics, dirty, commit }
+        Partitions {
+            disk,
+            data,
+            config,
+            clock,
+            random,
+            counters,
+            tail_cache,
+            topics,
+            dirty,
+            commit,
+        }
     }
 
     /// The shard's disk.
@@ -112,7 +124,10 @@ impl Partitions {
     ) -> Result<Rc<Partition>, Refusal> {
         let topics = self.topics.borrow();
         let Some(open) = topics.get(topic) else {
-            return Err(Refusal::new(ErrorCode::UnknownTopic, format!("there is no topic `{topic}`")));
+            return Err(Refusal::new(
+                ErrorCode::UnknownTopic,
+                format!("there is no topic `{topic}`"),
+            ));
         };
         if incarnation.is_some_and(|wanted| wanted != open.incarnation) {
             let what = format!("`{topic}` was deleted and created anew since this position was handed out");
@@ -122,7 +137,10 @@ impl Partitions {
             Some(found) => found.clone(),
             None => {
                 let count = open.partitions.len();
-                let what = format!("`{topic}` has partitions 0 to {}, not {partition}", count.saturating_sub(1));
+                let what = format!(
+                    "`{topic}` has partitions 0 to {}, not {partition}",
+                    count.saturating_sub(1)
+                );
                 Err(Refusal::new(ErrorCode::UnknownPartition, what))
             }
         }
@@ -132,7 +150,12 @@ impl Partitions {
     #[must_use]
     pub fn all(&self) -> Vec<Rc<Partition>> {
         let topics = self.topics.borrow();
-        topics.values().flat_map(|open| &open.partitions).filter_map(|p| p.as_ref().ok()).cloned().collect()
+        topics
+            .values()
+            .flat_map(|open| &open.partitions)
+            .filter_map(|p| p.as_ref().ok())
+            .cloned()
+            .collect()
     }
 
     /// The life of a topic that is open here.
@@ -144,7 +167,11 @@ impl Partitions {
     /// Names and lives of what is open here.
     #[must_use]
     pub fn open_topics(&self) -> Vec<(TopicName, Incarnation)> {
-        self.topics.borrow().iter().map(|(name, open)| (name.clone(), open.incarnation)).collect()
+        self.topics
+            .borrow()
+            .iter()
+            .map(|(name, open)| (name.clone(), open.incarnation))
+            .collect()
     }
 
     /// Opens the partitions of a topic, or takes over changed settings of one that is open. A partition that cannot
@@ -159,7 +186,10 @@ impl Partitions {
         for number in 0..topic.spec.partitions {
             partitions.push(self.open_partition(topic, PartitionId(number)).await);
         }
-        let open = OpenTopic { incarnation: topic.incarnation, partitions };
+        let open = OpenTopic {
+            incarnation: topic.incarnation,
+            partitions,
+        };
         self.topics.borrow_mut().insert(name.clone(), open);
     }
 
@@ -172,7 +202,11 @@ impl Partitions {
 
     async fn open_partition(&self, topic: &Topic, id: PartitionId) -> Result<Rc<Partition>, Refusal> {
         let name = topic.spec.name.clone();
-        let identity = LogIdentity { topic: name.clone(), incarnation: topic.incarnation, partition: id };
+        let identity = LogIdentity {
+            topic: name.clone(),
+            incarnation: topic.incarnation,
+            partition: id,
+        };
         let options = LogOptions {
             owner_epoch: topic.owner_epochs.get(id.0 as usize).copied().unwrap_or_default(),
             durability: topic.spec.durability,
@@ -182,13 +216,17 @@ impl Partitions {
             ..LogOptions::default()
         };
         let dir = layout::partition_dir(&self.data, &name, id);
-        let opened =
-            PartitionLog::open(self.disk.clone(), dir, identity, options, self.clock.now(), Rc::clone(&self.random));
+        let opened = PartitionLog::open(
+            self.disk.clone(),
+            dir,
+            identity,
+            options,
+            self.clock.now(),
+            Rc::clone(&self.random),
+        );
         match opened.await {
             Ok((log, report)) => {
-                if !report.is_clean() {
-                    tracing::warn!(topic = %name, partition = id.0, %report, "recovered a partition");
-                }
+                tell(&name, id, &report);
                 self.counters.corrupt_batches.add(report.quarantined.len() as u64);
                 Ok(Rc::new(Partition {
                     topic: name,
@@ -270,6 +308,19 @@ impl Partitions {
             }
             self.commit.wait().await;
         }
+    }
+}
+
+/// A start after a clean end is not worth a line.
+fn tell(topic: &TopicName, id: PartitionId, report: &RecoveryReport) {
+    let (partition, copied_batches, dropped_batches) = (id.0, report.copied_batches, report.dropped_batches);
+    for range in &report.quarantined {
+        let (from, to) = (range.start.0, range.end.0);
+        tracing::error!(%topic, partition, from, to, "records have rotted on disk: they are lost, counted, and never served");
+    }
+    if let Some(cut_at) = report.cut_at {
+        let cut_at = cut_at.0;
+        tracing::warn!(%topic, partition, cut_at, copied_batches, dropped_batches, "the log was not closed: recovered");
     }
 }
 

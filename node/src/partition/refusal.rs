@@ -73,12 +73,15 @@ pub fn read(partition: &Partition, error: &ReadError) -> Refusal {
 #[must_use]
 pub fn producer(partition: &Partition, error: &ProducerError) -> Refusal {
     let code = match error {
-        ProducerError::NameTaken { .. } => ErrorCode::ProducerNameTaken,
-        _ => ErrorCode::InvalidRequest,
+        ProducerError::ProducerNameTaken => ErrorCode::ProducerNameTaken,
+        ProducerError::InvalidName => ErrorCode::InvalidRequest,
     };
     said(partition, code, error)
 }
 
 fn said(partition: &Partition, code: ErrorCode, error: &dyn std::fmt::Display) -> Refusal {
-    Refusal::new(code, format!("partition {} of `{}`: {error}", partition.id, partition.topic))
+    Refusal::new(
+        code,
+        format!("partition {} of `{}`: {error}", partition.id, partition.topic),
+    )
 }

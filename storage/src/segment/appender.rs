@@ -161,6 +161,12 @@ pub async fn begin<D: Disk>(
         .await
         .map_err(BeginError::Failed)?;
     disk.sync_dir(dir).await.map_err(BeginError::Failed)?;
+    // Under its own name, so that later errors say which segment they are about.
+    drop(file);
+    let file = disk
+        .open(&path, OpenMode::ReadWrite)
+        .await
+        .map_err(BeginError::Failed)?;
     Ok(Active {
         file,
         path,

@@ -1,0 +1,7 @@
+//! The partition log on the simulated disk: what is appended comes back, what is damaged is told, what fails latches.
+
+mod support;
+
+mod append;
+mod failures;
+mod recovery;

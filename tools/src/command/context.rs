@@ -1,0 +1,114 @@
+//! What every client command has: a connected client, standard output, and an end when someone presses Ctrl-C.
+
+use std::future::Future;
+use std::time::Duration;
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use tailwater_wire::client::config::ClientConfig;
+use tailwater_wire::client::handle::Client;
+use tokio::runtime::{Builder, Runtime};
+
+use crate::cli::Global;
+use crate::error::Failure;
+use crate::output::{Format, Out};
+
+/// The surroundings of a client command.
+pub struct Context {
+    /// Connected to the node that was named.
+    pub client: Client,
+    /// Standard output.
+    pub out: Out,
+    /// The form that was asked for.
+    pub output: Option<Format>,
+}
+
+impl Context {
+    /// The form of a document.
+    #[must_use]
+    pub fn document(&self) -> Format {
+        Format::for_document(self.output)
+    }
+}
+
+/// Connects, and runs a command until it ends or is interrupted.
+///
+/// # Errors
+/// The command's, `UNREACHABLE` before it begins, or that it was interrupted.
+pub fn with_client(
+    global: &Global,
+    command: impl AsyncFnOnce(&mut Context) -> Result<(), Failure>,
+) -> Result<(), Failure> {
+    let config = client_config(global)?;
+    run_until_interrupted(async move {
+        let client = Client::connect(config).await.map_err(Failure::from)?;
+        let mut context = Context {
+            client,
+            out: Out::new(),
+            output: global.output,
+        };
+        command(&mut context).await?;
+        context.out.flush()
+    })
+}
+
+/// Runs on a runtime of its own; Ctrl-C ends it.
+///
+/// # Errors
+/// The work's, or that it was interrupted.
+pub fn run_until_interrupted(work: impl Future<Output = Result<(), Failure>>) -> Result<(), Failure> {
+    let runtime = runtime()?;
+    let result = runtime.block_on(async {
+        tokio::select! {
+            result = work => result,
+            _ = tokio::signal::ctrl_c() => Err(Failure::interrupted()),
+        }
+    });
+    // A thread may still wait for standard input; the process ends without it.
+    runtime.shutdown_background();
+    result
+}
+
+fn runtime() -> Result<Runtime, Failure> {
+    Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| Failure::local("start", error, "IO"))
+}
+
+/// How to reach the node, with the token from its file.
+///
+/// # Errors
+/// When the token's file cannot be read.
+pub fn client_config(global: &Global) -> Result<ClientConfig, Failure> {
+    let mut config = ClientConfig::new(global.server.clone());
+    config.name = concat!("tailwater/", env!("CARGO_PKG_VERSION")).to_owned();
+    if let Some(file) = &global.token_file {
+        let token = std::fs::read_to_string(file).map_err(|error| Failure::file(file.display(), &error))?;
+        config.token = Some(token.trim().to_owned());
+    }
+    Ok(config)
+}
+
+/// A bar of known length on standard error; invisible when that is no terminal.
+#[must_use]
+pub fn bar(len: u64, what: &'static str) -> ProgressBar {
+    let bar = ProgressBar::with_draw_target(Some(len), ProgressDrawTarget::stderr_with_hz(10));
+    let template = "{msg:9} [{bar:30}] {human_pos}/{human_len}  {per_sec}  {elapsed}";
+    if let Ok(style) = ProgressStyle::with_template(template) {
+        bar.set_style(style.progress_chars("=> "));
+    }
+    bar.set_message(what);
+    bar
+}
+
+/// A count that goes up without a known end, on standard error; invisible when that is no terminal.
+#[must_use]
+pub fn counter(what: &'static str) -> ProgressBar {
+    let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr_with_hz(10));
+    if let Ok(style) = ProgressStyle::with_template("{spinner} {msg} {human_pos}  {per_sec}  {elapsed}") {
+        bar.set_style(style);
+    }
+    bar.set_message(what);
+    bar.enable_steady_tick(Duration::from_millis(200));
+    bar
+}

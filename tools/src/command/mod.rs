@@ -1,0 +1,45 @@
+//! The commands: from what was asked on the command line to what is printed, and the exit code.
+
+pub mod context;
+pub mod topic;
+pub mod link;
+pub mod lines;
+pub mod produce;
+pub mod consume;
+pub mod inspect;
+pub mod node;
+pub mod serve;
+pub mod demo;
+
+use clap::CommandFactory;
+
+use crate::cli::{Cli, Command};
+use crate::command::context::with_client;
+use crate::error::Failure;
+use crate::output::Out;
+
+/// Runs a command to its end.
+///
+/// # Errors
+/// [`Failure`], with what to print and the exit code.
+pub fn run(cli: Cli) -> Result<(), Failure> {
+    let Cli { global, command } = cli;
+    match command {
+        Command::Serve(args) => serve::run(&global, &args),
+        Command::Demo(args) => demo::run(&global, &args),
+        Command::Topic(command) => with_client(&global, async |context| topic::run(context, command).await),
+        Command::Link(command) => with_client(&global, async |context| link::run(context, command).await),
+        Command::Produce(args) => with_client(&global, async |context| produce::run(context, args).await),
+        Command::Consume(args) => with_client(&global, async |context| consume::run(context, args).await),
+        Command::Inspect(command) => inspect::run(&mut Out::new(), global.output, &command),
+        Command::Completions { shell } => completions(shell),
+    }
+}
+
+fn completions(shell: clap_complete::Shell) -> Result<(), Failure> {
+    let mut script = Vec::new();
+    clap_complete::generate(shell, &mut Cli::command(), "tailwater", &mut script);
+    let mut out = Out::new();
+    out.bytes(&script)?;
+    out.flush()
+}

@@ -1,0 +1,215 @@
+//! How a command fails: one line that says what, why and by which code, a hint where there is one, and an exit code.
+
+use std::fmt;
+use std::io;
+
+use tailwater_wire::client::error::ClientError;
+use tailwater_wire::code::ErrorCode;
+
+/// Exit codes, as scripts rely on them.
+pub mod exit {
+    /// Done.
+    pub const OK: u8 = 0;
+    /// It failed.
+    pub const FAILED: u8 = 1;
+    /// It was asked wrongly.
+    pub const USAGE: u8 = 2;
+    /// What it was asked for is not there.
+    pub const NOT_FOUND: u8 = 3;
+    /// A verification found something.
+    pub const FOUND: u8 = 5;
+    /// Interrupted by a person.
+    pub const INTERRUPTED: u8 = 130;
+}
+
+/// Why a command ends with another code than 0.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Failure {
+    /// Printed on standard error as `error: ...`; nothing is printed when there is none.
+    message: Option<String>,
+    /// Printed below it as `hint: ...`.
+    hint: Option<String>,
+    exit: u8,
+}
+
+impl Failure {
+    /// `what: why (code)`, with the exit code that belongs to the code.
+    pub fn coded(what: impl fmt::Display, why: impl fmt::Display, code: ErrorCode) -> Failure {
+        Failure {
+            message: Some(format!("{what}: {why} ({})", code.name())),
+            hint: hint_of(code).map(str::to_owned),
+            exit: code.exit_code(),
+        }
+    }
+
+    /// A failure of this machine: a file, a directory, a terminal.
+    pub fn local(what: impl fmt::Display, why: impl fmt::Display, code: &str) -> Failure {
+        Failure {
+            message: Some(format!("{what}: {why} ({code})")),
+            hint: None,
+            exit: exit::FAILED,
+        }
+    }
+
+    /// A file cannot be used; one that is not there ends with the exit code for things not found.
+    pub fn file(file: impl fmt::Display, error: &io::Error) -> Failure {
+        let failure = Failure::local(format!("file {file}"), error, "IO");
+        if error.kind() == io::ErrorKind::NotFound {
+            failure.with_exit(exit::NOT_FOUND)
+        } else {
+            failure
+        }
+    }
+
+    /// The command was asked for something that makes no sense.
+    pub fn usage(what: impl fmt::Display, why: impl fmt::Display) -> Failure {
+        Failure {
+            message: Some(format!("{what}: {why} (USAGE)")),
+            hint: None,
+            exit: exit::USAGE,
+        }
+    }
+
+    /// What a verification found was printed already; only the exit code tells.
+    #[must_use]
+    pub fn found() -> Failure {
+        Failure::silent(exit::FOUND)
+    }
+
+    /// A person pressed Ctrl-C.
+    #[must_use]
+    pub fn interrupted() -> Failure {
+        Failure::silent(exit::INTERRUPTED)
+    }
+
+    /// The reader of our output went away: the work is done, as far as anyone wants it.
+    #[must_use]
+    pub fn quiet() -> Failure {
+        Failure::silent(exit::OK)
+    }
+
+    fn silent(exit: u8) -> Failure {
+        Failure {
+            message: None,
+            hint: None,
+            exit,
+        }
+    }
+
+    /// Standard output could not be written.
+    #[must_use]
+    pub fn stdout(error: io::Error) -> Failure {
+        if error.kind() == io::ErrorKind::BrokenPipe {
+            Failure::quiet()
+        } else {
+            Failure::local("standard output", error, "IO")
+        }
+    }
+
+    /// Said of a line of the input, from 1.
+    #[must_use]
+    pub fn at_line(mut self, number: u64) -> Failure {
+        self.message = self.message.map(|message| format!("line {number}: {message}"));
+        self
+    }
+
+    /// With another exit code.
+    #[must_use]
+    pub fn with_exit(mut self, exit: u8) -> Failure {
+        self.exit = exit;
+        self
+    }
+
+    /// With another hint.
+    #[must_use]
+    pub fn hint(mut self, hint: impl Into<String>) -> Failure {
+        self.hint = Some(hint.into());
+        self
+    }
+
+    /// The process's exit code.
+    #[must_use]
+    pub fn exit_code(&self) -> u8 {
+        self.exit
+    }
+}
+
+impl From<ClientError> for Failure {
+    fn from(error: ClientError) -> Failure {
+        let code = error.code();
+        let text = error.to_string();
+        // A refusal is one sentence, and need not say first what it is about.
+        let message = match error {
+            ClientError::Refused(refusal) if !refusal.what.contains(": ") => format!("refused: {text}"),
+            _ => text,
+        };
+        Failure {
+            message: Some(message),
+            hint: hint_of(code).map(str::to_owned),
+            exit: code.exit_code(),
+        }
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(message) = &self.message {
+            write!(f, "error: {}", one_line(message))?;
+        }
+        if let Some(hint) = &self.hint {
+            write!(f, "\nhint: {}", one_line(hint))?;
+        }
+        Ok(())
+    }
+}
+
+fn one_line(text: &str) -> String {
+    text.split(['\n', '\r'])
+        .map(str::trim)
+        .filter(|part| !part.is_empty())
+        .collect::<Vec<_>>()
+        .join(" ")
+}
+
+/// What to do about a code, where that is nearly always the same.
+fn hint_of(code: ErrorCode) -> Option<&'static str> {
+    match code {
+        ErrorCode::UnknownTopic => Some("`tailwater topic list` shows the topics that are there"),
+        ErrorCode::UnknownLink => Some("`tailwater link list` shows the links that are there"),
+        ErrorCode::Unreachable => Some(
+            "is a node running there? `tailwater serve` starts one; --server or TAILWATER_SERVER names it",
+        ),
+        ErrorCode::TopicInUse => Some("detach its links first: `tailwater link list` shows them"),
+        ErrorCode::PartitionLatched => {
+            Some("the node's log says which write failed; restart the node to recover the partition")
+        }
+        ErrorCode::DiskFull => {
+            Some("free space in the node's data directory, or shorten a topic's retention")
+        }
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failure_is_one_line_and_its_hint() {
+        let failure = Failure::coded("topic `a`", "no such\ntopic", ErrorCode::UnknownTopic);
+        assert_eq!(
+            failure.to_string(),
+            "error: topic `a`: no such topic (UNKNOWN_TOPIC)\nhint: `tailwater topic list` shows the topics that are there"
+        );
+        assert_eq!(failure.exit_code(), 3);
+        assert_eq!(Failure::usage("-p", "no").exit_code(), 2);
+    }
+
+    #[test]
+    fn a_reader_that_went_away_is_no_failure() {
+        let gone = Failure::stdout(io::ErrorKind::BrokenPipe.into());
+        assert_eq!((gone.exit_code(), gone.to_string()), (0, String::new()));
+        let full = Failure::stdout(io::ErrorKind::StorageFull.into());
+        assert_eq!(full.exit_code(), 1);
+    }
+}
