@@ -281,7 +281,7 @@ async fn control_main(setup: ControlSetup) -> Result<(), String> {
     let metastore = match opened {
         Ok(metastore) => metastore,
         Err(error) => {
-            let _starter_gone = started.send(Err(error.to_string()));
+            let _starter_gone = started.send(Err(error.chain()));
             return Ok(());
         }
     };
@@ -303,10 +303,14 @@ async fn control_main(setup: ControlSetup) -> Result<(), String> {
         }
         std::future::pending::<()>().await;
     };
+    let changes = Arc::clone(&control).publish_changes();
+    let engine = control.metastore().clone();
     let fatal = tokio::select! {
         fatal = serve_requests => fatal,
         () = first_metadata => None,
         () = stop.notified() => None,
+        () = changes => None,
+        why = engine.ended() => Some(format!("the metastore ended: {why}")),
         ended = admin => Some(format!("the admin server ended: {ended:?}")),
     };
     control.metastore().shutdown().await;

@@ -212,7 +212,8 @@ async fn measure_busy(counters: Arc<ShardCounters>) {
             elapsed_since_boot(),
             glommio::executor().executor_stats().total_runtime(),
         );
-        let share = (now.1 - before.1).as_secs_f64() / (now.0 - before.0).as_secs_f64().max(1e-9);
+        let share = now.1.saturating_sub(before.1).as_secs_f64()
+            / now.0.saturating_sub(before.0).as_secs_f64().max(1e-9);
         counters.busy_permille.set((share * 1e3) as u64);
         before = now;
     }

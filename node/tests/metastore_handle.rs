@@ -317,6 +317,54 @@ fn the_leader_confirms_links_with_their_index() {
 }
 
 #[test]
+fn proofs_say_what_the_leader_said_and_a_stopped_one_says_nothing() {
+    let dir = tempfile::TempDir::new().expect("a directory");
+    on_one_thread(async {
+        let metastore = open(dir.path()).await;
+        let (a, b) = (name("a"), name("b"));
+        metastore.propose(create("a")).await.expect("created");
+        metastore.propose(create("b")).await.expect("created");
+        let link = attached(&metastore, attach(1, "a", "b")).await;
+        let live = metastore.prove_link(&a, &b).await.expect("confirmed");
+        assert!(live.is_about(&a, &b) && live.index() >= link.index);
+        assert_eq!(live.current(), Some(link.epoch));
+        assert_eq!(metastore.prove_epoch_gone(link.epoch).await, Ok(None));
+        assert_eq!(metastore.prove_topic_gone(&a, LIFE).await, Ok(None));
+
+        metastore.propose(detach(1, "a", "b")).await.expect("detached");
+        let index = metastore.snapshot().version;
+        let none = metastore.prove_link(&a, &b).await.expect("confirmed");
+        assert_eq!((none.current(), none.index() >= index), (None, true));
+        let gone = metastore
+            .prove_epoch_gone(link.epoch)
+            .await
+            .expect("confirmed")
+            .expect("gone");
+        assert_eq!((gone.epoch(), gone.index() >= index), (link.epoch, true));
+        let delete = Command::DeleteTopic {
+            name: a.clone(),
+            incarnation: Some(LIFE),
+        };
+        metastore.propose(delete).await.expect("deleted");
+        let gone = metastore
+            .prove_topic_gone(&a, LIFE)
+            .await
+            .expect("confirmed")
+            .expect("gone");
+        assert_eq!((gone.topic(), gone.incarnation()), (&a, LIFE));
+
+        metastore.shutdown().await;
+        for refused in [
+            metastore.prove_link(&a, &b).await.err(),
+            metastore.prove_epoch_gone(link.epoch).await.err(),
+            metastore.prove_topic_gone(&a, LIFE).await.err(),
+        ] {
+            assert_eq!(refused.expect("no leader, no proof").code, ErrorCode::NoLeader);
+        }
+    });
+}
+
+#[test]
 fn proposals_at_the_same_time_are_all_answered() {
     let dir = tempfile::TempDir::new().expect("a directory");
     on_one_thread(async {

@@ -1,5 +1,6 @@
-//! What Tailwater's tests stand on: the fake disk, real nodes under test, and whatever else several of them share.
+//! What Tailwater is tested with: the fake disk, the simulator, and real nodes for the end-to-end tests.
 #![forbid(unsafe_code)]
 
 pub mod fakedisk;
+pub mod sim;
 pub mod cluster;

@@ -2,7 +2,6 @@
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use clap::{Args, Parser, Subcommand};
 use tailwater_wire::code::ErrorCode;
@@ -12,14 +11,17 @@ use tailwater_wire::meta::{AttachFrom, Durability};
 use tailwater_wire::partitioner::Partitioner;
 use tailwater_wire::time;
 
+use crate::clock;
 use crate::feed::replay::Speed;
 use crate::output::Format;
 
 /// A storage node for feeds that fan out, and its client.
 #[derive(Debug, Parser)]
 #[command(name = "tailwater", version, propagate_version = true, max_term_width = 100)]
-#[command(after_help = "Exit codes: 0 ok, 1 failed, 2 usage, 3 not found, 4 unreachable or timed out, \
-    5 a verification found something, 130 interrupted.")]
+#[command(
+    after_help = "Exit codes: 0 ok, 1 failed, 2 usage, 3 not found, 4 unreachable or timed out, \
+    5 a verification found something, 130 interrupted."
+)]
 pub struct Cli {
     /// Flags of every command.
     #[command(flatten)]
@@ -33,7 +35,12 @@ pub struct Cli {
 #[derive(Debug, Clone, Args)]
 pub struct Global {
     /// The node to ask.
-    #[arg(long, global = true, env = "TAILWATER_SERVER", default_value = "127.0.0.1:7400")]
+    #[arg(
+        long,
+        global = true,
+        env = "TAILWATER_SERVER",
+        default_value = "127.0.0.1:7400"
+    )]
     #[arg(value_name = "HOST:PORT", value_parser = server)]
     pub server: String,
     /// A file that holds the token to show to the node.
@@ -310,7 +317,14 @@ impl Template {
         let mut plain = String::new();
         let mut chars = text.chars();
         while let Some(c) = chars.next() {
-            let part = match (c, if matches!(c, '%' | '\\') { chars.next() } else { None }) {
+            let part = match (
+                c,
+                if matches!(c, '%' | '\\') {
+                    chars.next()
+                } else {
+                    None
+                },
+            ) {
                 ('%', Some('t')) => Part::Topic,
                 ('%', Some('p')) => Part::Partition,
                 ('%', Some('o')) => Part::Offset,
@@ -334,7 +348,9 @@ impl Template {
                     continue;
                 }
                 ('%' | '\\', Some(other)) => {
-                    return Err(format!("`{c}{other}` is none of %t %p %o %k %s %T %% \\n \\t \\\\"));
+                    return Err(format!(
+                        "`{c}{other}` is none of %t %p %o %k %s %T %% \\n \\t \\\\"
+                    ));
                 }
                 ('%' | '\\', None) => return Err(format!("nothing follows the last `{c}`")),
                 _ => {
@@ -404,8 +420,8 @@ fn instant(text: &str) -> Result<u64, String> {
     let Ok(ago) = time::parse_duration(text) else {
         return time::parse_time(text).map_err(|error| error.to_string());
     };
-    let since = SystemTime::now().checked_sub(ago).and_then(|at| at.duration_since(UNIX_EPOCH).ok());
-    let nanos = since.and_then(|since| u64::try_from(since.as_nanos()).ok());
+    let ago = u64::try_from(ago.as_nanos()).ok();
+    let nanos = ago.and_then(|ago| clock::now_nanos().checked_sub(ago));
     nanos.ok_or_else(|| "a time before 1970".to_owned())
 }
 
@@ -416,7 +432,10 @@ fn bytes(text: &str) -> Result<u64, String> {
 fn delay(text: &str) -> Result<u64, String> {
     let delay_ms = millis(text)?;
     if delay_ms > DELAY_MILLIS_MAX {
-        return Err(format!("a delay is at most 1y ({})", ErrorCode::DelayTooLong.name()));
+        return Err(format!(
+            "a delay is at most 1y ({})",
+            ErrorCode::DelayTooLong.name()
+        ));
     }
     Ok(delay_ms)
 }
@@ -531,7 +550,10 @@ mod tests {
     fn places_and_quantities_are_read() {
         assert_eq!(attach_from("offset:12"), Ok(AttachFrom::Offset(Offset(12))));
         assert_eq!(attach_from("tail"), Ok(AttachFrom::Tail));
-        assert!(matches!(attach_from("time:2026-11-30T09:30:00Z"), Ok(AttachFrom::Time(_))));
+        assert!(matches!(
+            attach_from("time:2026-11-30T09:30:00Z"),
+            Ok(AttachFrom::Time(_))
+        ));
         assert!(matches!(attach_from("time:15m"), Ok(AttachFrom::Time(_))));
         assert_eq!(delay("2s"), Ok(2_000));
         assert_eq!(delay("1us"), Ok(1));

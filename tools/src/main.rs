@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 mod cli;
+mod clock;
 mod command;
 mod error;
 mod feed;

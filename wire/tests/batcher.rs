@@ -15,7 +15,7 @@ use tailwater_wire::partitioner::Partitioner;
 use tailwater_wire::producer::action::{Action, BatchId, BatcherConfig, Event, WriterKind};
 use tailwater_wire::producer::batcher::Batcher;
 use tailwater_wire::record::Record;
-use tailwater_wire::session::Failure;
+use tailwater_wire::session::action::Failure;
 
 const P0: PartitionId = PartitionId(0);
 
@@ -451,4 +451,33 @@ fn records_without_keys_change_the_partition_with_every_batch() {
         ..record(9)
     };
     assert_eq!(batcher.route(&keyed), batcher.route(&keyed));
+}
+
+#[test]
+fn records_without_keys_pass_by_a_failing_partition() {
+    let mut batcher = Batcher::new(config(WriterKind::Anonymous));
+    batcher.push(P0, &record(0), Duration::ZERO).expect("fits");
+    batcher.step(Event::Tick, Duration::ZERO);
+    assert_eq!(batcher.route(&record(1)), PartitionId(1), "its turn");
+    batcher
+        .push(PartitionId(1), &record(1), Duration::ZERO)
+        .expect("fits");
+    batcher.step(Event::Tick, Duration::ZERO);
+    assert_eq!(batcher.route(&record(2)), P0, "its turn again");
+    let mut settle = |result| {
+        let event = Event::Settled {
+            partition: P0,
+            batch: 1,
+            resent: false,
+            result,
+        };
+        batcher.step(event, Duration::from_secs(0));
+        batcher.route(&record(2))
+    };
+    assert_eq!(settle(Err(busy())), PartitionId(1));
+    assert_eq!(
+        settle(Ok(produced(Some(0), false))),
+        PartitionId(1),
+        "it stays there"
+    );
 }

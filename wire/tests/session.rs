@@ -12,7 +12,8 @@ use tailwater_wire::limits::REQUESTS_IN_FLIGHT_MAX;
 use tailwater_wire::message::{Hello, ProduceRequest, Reply, Request, Welcome};
 use tailwater_wire::partitioner::Partitioner;
 use tailwater_wire::record::Record;
-use tailwater_wire::session::{Action, Event, Failure, Outcome, Session, SessionConfig, Submission};
+use tailwater_wire::session::action::{Action, Event, Failure, Outcome, SessionConfig, Submission};
+use tailwater_wire::session::machine::Session;
 
 const TIMEOUT: Duration = Duration::from_secs(10);
 

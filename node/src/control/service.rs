@@ -227,6 +227,15 @@ impl Control {
         .await;
     }
 
+    /// Publishes whatever is applied, also what no client of this node waits for any more; for the node's life.
+    pub async fn publish_changes(self: Arc<Control>) {
+        let mut changes = self.metastore.subscribe();
+        while changes.changed().await.is_ok() {
+            self.publish().await;
+        }
+        std::future::pending().await
+    }
+
     /// How far all links are; a shard that does not answer in time is left out.
     pub async fn link_status(&self) -> Vec<LinkStatus> {
         let (answer, statuses) = flume::bounded(1);

@@ -46,7 +46,7 @@ pub struct CutPlan {
     pub origin: OriginId,
     /// The parent partition's lineage.
     pub lineage: Lineage,
-    /// The reading of the owner's clock that the read was bounded by.
+    /// When the delay gate let the slab pass, on the owner's clock.
     pub released_at: CommitTime,
     /// The slab covers `[from, next)`.
     pub from: Offset,
@@ -294,7 +294,8 @@ impl Chain {
         let records = builder.len() as u32;
         let stamp = OriginStamp {
             end,
-            released_at: plan.released_at.0,
+            // Commit times may run ahead of a clock that was set back; nothing is released before it is committed.
+            released_at: plan.released_at.0.max(parent.commit_time),
             lineage: plan.lineage.as_u64(),
             parent_crc: parent.crc,
             parent_commit_time: parent.commit_time,
@@ -366,7 +367,7 @@ mod tests {
                 partition: PartitionId(2),
             },
             lineage: LINEAGE,
-            released_at: CommitTime(77),
+            released_at: CommitTime(5_077),
             from: Offset(from),
             next: Offset(next),
             count_from: Offset(from),
@@ -431,7 +432,7 @@ mod tests {
         assert_eq!(origin.parent_crc.to_native(), last.body_crc);
         assert_eq!(origin.parent_commit_time.to_native(), 1_015);
         assert_eq!(origin.lineage.to_native(), LINEAGE.as_u64());
-        assert_eq!(origin.released_at.to_native(), 77);
+        assert_eq!(origin.released_at.to_native(), 5_077);
         assert_eq!(view.header().writer, Writer::Origin(plan(0, 1, &[]).origin));
         let record = view.record(0).expect("one");
         assert_eq!(

@@ -7,7 +7,7 @@ use tailwater_wire::ids::{CommitTime, Delay, Offset};
 pub struct Probe {
     /// Records that a child acknowledged as appended by this cursor.
     pub committed: u64,
-    /// Records that the filter held back, each counted once however many child partitions re-read it.
+    /// Records that this cursor read and the filter held back, each counted once however often it is read again.
     pub filtered: u64,
     /// Parent records that retention or damage took before at least one child partition had passed them, each
     /// counted once.

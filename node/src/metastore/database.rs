@@ -11,7 +11,7 @@
 //!                         results   index -> RequestResult
 //! ```
 //!
-//! Every value is a [row](crate::metastore::row). Every write is one transaction that is on disk when it returns.
+//! Every value is a row, as `row.rs` draws it. Every write is one transaction that is on disk when it returns.
 
 use std::fmt;
 use std::fs::{self, File, TryLockError};
@@ -84,7 +84,7 @@ impl Database {
     pub fn open(data: &Path, node_id: u64, new_cluster: ClusterId) -> Result<Database, MetastoreError> {
         let dir = data.join("meta");
         let path = dir.join("meta.redb");
-        let lock = prepare(data, &dir)?;
+        let lock = prepare(&dir)?;
         if !path.exists() {
             let identity = Identity {
                 format: FILE_FORMAT,
@@ -183,15 +183,12 @@ fn builder() -> redb::Builder {
     builder
 }
 
-fn prepare(data: &Path, dir: &Path) -> Result<File, MetastoreError> {
+fn prepare(dir: &Path) -> Result<File, MetastoreError> {
     let at = |path: &Path| {
         let path = path.to_owned();
         move |source| MetastoreError::Directory { path, source }
     };
-    if !dir.exists() {
-        fs::create_dir_all(dir).map_err(at(dir))?;
-        sync_directory(data).map_err(at(data))?;
-    }
+    make_directories(dir).map_err(at(dir))?;
     let path = dir.join("meta.lock");
     let lock = File::options()
         .create(true)
@@ -261,6 +258,72 @@ fn read_identity(redb: &redb::Database) -> Result<Identity, StoreError> {
     decode(Kind::Identity, bytes.value(), || "the node's identity".to_owned())
 }
 
+/// A new directory is there after a power cut only if the one above it was flushed.
+fn make_directories(dir: &Path) -> io::Result<()> {
+    let missing: Vec<&Path> = dir.ancestors().take_while(|above| !above.exists()).collect();
+    fs::create_dir_all(dir)?;
+    for made in missing.iter().rev() {
+        match made.parent() {
+            Some(above) if above.as_os_str().is_empty() => sync_directory(Path::new("."))?,
+            Some(above) => sync_directory(above)?,
+            // The empty path, above a relative one.
+            None => {}
+        }
+    }
+    Ok(())
+}
+
 fn sync_directory(dir: &Path) -> io::Result<()> {
     File::open(dir)?.sync_all()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CLUSTER: ClusterId = ClusterId([7; 16]);
+
+    #[test]
+    fn a_file_that_was_left_half_made_is_made_anew() {
+        let data = tempfile::TempDir::new().expect("a directory");
+        let meta = data.path().join("meta");
+        fs::create_dir(&meta).expect("made");
+        fs::write(meta.join("meta.redb.new"), b"half a database").expect("written");
+        let database = Database::open(data.path(), 1, CLUSTER).expect("opens");
+        assert_eq!(database.identity().cluster_id, CLUSTER);
+        drop(database);
+        let again = Database::open(data.path(), 1, ClusterId([8; 16])).expect("opens");
+        assert_eq!(again.identity().cluster_id, CLUSTER, "the first id stays");
+        assert!(!meta.join("meta.redb.new").exists());
+    }
+
+    #[test]
+    fn directories_are_made_down_to_the_file() {
+        let data = tempfile::TempDir::new().expect("a directory");
+        let deep = data.path().join("a/b/c");
+        let database = Database::open(&deep, 1, CLUSTER).expect("opens");
+        assert_eq!(database.path(), deep.join("meta/meta.redb"));
+    }
+
+    #[test]
+    fn what_is_no_database_is_not_overwritten() {
+        let data = tempfile::TempDir::new().expect("a directory");
+        let path = data.path().join("meta/meta.redb");
+        fs::create_dir(data.path().join("meta")).expect("made");
+        fs::write(&path, b"something else").expect("written");
+        let error = Database::open(data.path(), 1, CLUSTER).err().expect("refused");
+        assert!(matches!(error, MetastoreError::Open { .. }), "{error}");
+        assert_eq!(fs::read(&path).expect("there"), b"something else");
+    }
+
+    #[test]
+    fn a_place_that_cannot_be_made_is_named() {
+        let data = tempfile::NamedTempFile::new().expect("a file");
+        let error = Database::open(data.path(), 1, CLUSTER).err().expect("refused");
+        let text = error.chain();
+        assert!(
+            text.starts_with("cannot prepare /") && text.contains("/meta: "),
+            "{text}"
+        );
+    }
 }

@@ -116,13 +116,25 @@ impl StoreError {
     /// This error and everything below it, in one line.
     #[must_use]
     pub fn chain(&self) -> String {
-        let mut text = self.to_string();
-        let mut below = std::error::Error::source(self);
-        while let Some(error) = below {
-            text += ": ";
-            text += &error.to_string();
-            below = error.source();
-        }
-        text
+        chain(self)
     }
+}
+
+impl MetastoreError {
+    /// This error and everything below it, in one line: what a person needs to see.
+    #[must_use]
+    pub fn chain(&self) -> String {
+        chain(self)
+    }
+}
+
+fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut below = error.source();
+    while let Some(error) = below {
+        text += ": ";
+        text += &error.to_string();
+        below = error.source();
+    }
+    text
 }

@@ -93,7 +93,18 @@ pub(crate) async fn run(raft: Raft, timeout: Duration) {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+    use std::sync::Arc;
+
+    use openraft::storage::RaftLogStorage;
+    use openraft::{BasicNode, Config, ServerState};
+
     use super::*;
+    use crate::metastore::database::{ClusterId, Database};
+    use crate::metastore::machine::StateMachine;
+    use crate::metastore::network::NoPeers;
+    use crate::metastore::store::LogStore;
+    use crate::metastore::types::Vote;
 
     const TIMEOUT: Duration = Duration::from_millis(1_000);
     const LOOK: Duration = Duration::from_millis(250);
@@ -121,5 +132,51 @@ mod tests {
         }
         assert_eq!(watchdog.step(true, LOOK, 0), Advice::Wait);
         assert_eq!(looks_until_stand(&mut watchdog, 0), 14);
+    }
+
+    /// A voter that never stands by itself.
+    async fn passive(data: &std::path::Path, voted: Option<Vote>) -> Raft {
+        let database = Database::open(data, 1, ClusterId([7; 16])).expect("opens");
+        let database = Arc::new(database);
+        let mut log = LogStore::open(database.clone()).expect("a log");
+        if let Some(vote) = voted {
+            log.save_vote(&vote).await.expect("saved");
+        }
+        let machine = StateMachine::open(database).expect("a state");
+        let config = Config {
+            enable_elect: false,
+            ..Config::default()
+        };
+        Raft::new(1, Arc::new(config), NoPeers, log, machine)
+            .await
+            .expect("starts")
+    }
+
+    #[tokio::test(flavor = "current_thread")]
+    async fn a_node_that_would_wait_for_ever_becomes_leader() {
+        let data = tempfile::TempDir::new().expect("a directory");
+        let raft = passive(data.path(), None).await;
+        raft.initialize(BTreeMap::from([(1, BasicNode::default())]))
+            .await
+            .expect("a cluster of one");
+        raft.shutdown().await.expect("stops");
+        drop(raft);
+        tokio::time::sleep(Duration::from_millis(50)).await;
+
+        // It voted for a node that was never elected, and has no leader since.
+        let raft = passive(data.path(), Some(Vote::new(50, 2))).await;
+        let timeout = Duration::from_millis(40);
+        let alone = raft
+            .wait(Some(timeout * 10))
+            .state(ServerState::Leader, "by itself")
+            .await;
+        assert!(alone.is_err(), "without a watchdog nothing happens");
+        let watching = tokio::spawn(run(raft.clone(), timeout));
+        raft.wait(Some(Duration::from_secs(20)))
+            .state(ServerState::Leader, "stood")
+            .await
+            .expect("leads");
+        raft.shutdown().await.expect("stops");
+        watching.await.expect("the watchdog ends with Raft");
     }
 }

@@ -174,10 +174,10 @@ fn in_order(found: &[Found]) -> Vec<&Found> {
     }
     // tails[k]: the batch with the lowest offset that ends a rising series of k + 1; before[i]: the one that i follows.
     let mut tails: Vec<usize> = Vec::new();
-    let mut before = vec![None; batches.len()];
-    for at in 0..batches.len() {
-        let len = tails.partition_point(|&tail| base(tail) < base(at));
-        before[at] = len.checked_sub(1).map(|k| tails[k]);
+    let mut before: Vec<Option<usize>> = Vec::with_capacity(batches.len());
+    for (at, batch) in batches.iter().enumerate() {
+        let len = tails.partition_point(|&tail| base(tail) < batch.header.base_offset);
+        before.push(len.checked_sub(1).map(|k| tails[k]));
         match tails.get_mut(len) {
             Some(tail) => *tail = at,
             None => tails.push(at),

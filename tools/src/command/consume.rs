@@ -94,7 +94,12 @@ enum Text<'a> {
 
 impl<'a> Text<'a> {
     fn of(bytes: &'a [u8]) -> Text<'a> {
-        std::str::from_utf8(bytes).map_or_else(|_| Text::Bytes { base64: base64(bytes) }, Text::Utf8)
+        std::str::from_utf8(bytes).map_or_else(
+            |_| Text::Bytes {
+                base64: base64(bytes),
+            },
+            Text::Utf8,
+        )
     }
 }
 
@@ -156,7 +161,9 @@ impl Printer {
                 Part::Offset => out.bytes(record.offset.to_string().as_bytes())?,
                 Part::Key => out.bytes(record.key.unwrap_or_default())?,
                 Part::Value => out.bytes(record.value)?,
-                Part::Timestamp => out.bytes(record.timestamp.div_euclid(1_000_000).to_string().as_bytes())?,
+                Part::Timestamp => {
+                    out.bytes(record.timestamp.div_euclid(1_000_000).to_string().as_bytes())?
+                }
             }
         }
         Ok(())

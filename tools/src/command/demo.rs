@@ -27,7 +27,7 @@ use crate::feed::event::Event;
 use crate::feed::replay::{Pace, Speed, speed_to_fit};
 use crate::feed::source::Source;
 use crate::output::{self, Format, Out};
-use crate::verify::driver::{self, Row};
+use crate::verify::driver::{self, PATIENCE, Row};
 
 /// About how long a replay takes unless a speed was asked for.
 const REPLAY: Duration = Duration::from_secs(10);
@@ -122,7 +122,9 @@ impl Home {
         if let Some(data) = &args.data {
             let mut entries = match std::fs::read_dir(data) {
                 Ok(entries) => entries,
-                Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Home::Given(data.clone())),
+                Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+                    return Ok(Home::Given(data.clone()));
+                }
                 Err(error) => return Err(Failure::local(format!("--data {}", data.display()), error, "IO")),
             };
             if entries.next().is_some() {
@@ -152,7 +154,9 @@ impl Home {
     /// Removes the data, or says where it is.
     fn leave(self) {
         match self {
-            Home::Given(path) | Home::Kept(path) => output::note(&format!("the data is in {}", path.display())),
+            Home::Given(path) | Home::Kept(path) => {
+                output::note(&format!("the data is in {}", path.display()))
+            }
             Home::Temporary(folder) => {
                 let path = folder.path().display().to_string();
                 if let Err(error) = folder.close() {
@@ -174,8 +178,10 @@ async fn play(server: String, source: Source, speed: Option<Speed>) -> Result<Re
         report = replay => report?,
         failure = watch(&watched, &bars) => return Err(failure),
     };
+    let parent = name(PARENT)?;
     for (child, ..) in CHILDREN {
-        let verified = driver::verify(&client, &name(PARENT)?, &name(child)?, |_| {});
+        let child = name(child)?;
+        let verified = driver::verify(&client, &parent, &child, PATIENCE, |_| {});
         let row = tokio::select! {
             row = verified => row?,
             failure = watch(&watched, &bars) => return Err(failure),
@@ -216,7 +222,12 @@ async fn set_up(client: &Client) -> Result<(), Failure> {
 }
 
 /// Sends every event at its time, and waits until all are acknowledged.
-async fn replay(client: &Client, source: Source, mut pace: Pace, bar: &ProgressBar) -> Result<Report, Failure> {
+async fn replay(
+    client: &Client,
+    source: Source,
+    mut pace: Pace,
+    bar: &ProgressBar,
+) -> Result<Report, Failure> {
     let options = ProducerOptions {
         linger: LINGER,
         ..ProducerOptions::default()
@@ -283,7 +294,11 @@ impl Bars {
         let all = MultiProgress::with_draw_target(ProgressDrawTarget::stderr_with_hz(10));
         let produced = all.add(bar(source.count(), PARENT));
         let link = |(child, _, _, filter): (&'static str, u32, u64, Option<&str>)| {
-            let len = if filter.is_some() { source.trades() } else { source.count() };
+            let len = if filter.is_some() {
+                source.trades()
+            } else {
+                source.count()
+            };
             (child, all.add(bar(len, child)))
         };
         let links = CHILDREN.map(link).into_iter().collect();

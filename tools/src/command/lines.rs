@@ -37,7 +37,10 @@ pub fn read_stdin(separator: Option<String>) -> mpsc::Receiver<Result<Vec<Line>,
         loop {
             let chunk = lines.chunk();
             let more = matches!(&chunk, Ok(lines) if !lines.is_empty());
-            if matches!(&chunk, Ok(lines) if lines.is_empty()) || sender.blocking_send(chunk).is_err() || !more {
+            if matches!(&chunk, Ok(lines) if lines.is_empty())
+                || sender.blocking_send(chunk).is_err()
+                || !more
+            {
                 return;
             }
         }
@@ -107,7 +110,10 @@ impl<R: Read> Lines<R> {
             return Err(too_large(number));
         }
         let text = Bytes::from(text);
-        let at = self.separator.as_deref().and_then(|separator| find(&text, separator.as_bytes()));
+        let at = self
+            .separator
+            .as_deref()
+            .and_then(|separator| find(&text, separator.as_bytes()));
         let line = match at {
             Some(at) => Line {
                 number,
@@ -135,7 +141,9 @@ fn too_large(number: u64) -> Failure {
 fn find(text: &[u8], separator: &[u8]) -> Option<usize> {
     match separator {
         [one] => text.iter().position(|byte| byte == one),
-        _ => text.windows(separator.len()).position(|window| window == separator),
+        _ => text
+            .windows(separator.len())
+            .position(|window| window == separator),
     }
 }
 
@@ -158,7 +166,10 @@ mod tests {
     fn pairs(input: &[u8], separator: Option<&str>) -> Vec<(Option<String>, String)> {
         let text = |bytes: &Bytes| String::from_utf8_lossy(bytes).into_owned();
         let lines = read(input, separator).expect("readable");
-        lines.iter().map(|line| (line.key.as_ref().map(text), text(&line.value))).collect()
+        lines
+            .iter()
+            .map(|line| (line.key.as_ref().map(text), text(&line.value)))
+            .collect()
     }
 
     fn pair(key: Option<&str>, value: &str) -> (Option<String>, String) {
@@ -167,15 +178,26 @@ mod tests {
 
     #[test]
     fn a_line_is_a_value() {
-        assert_eq!(pairs(b"a\n\nb:c", None), [pair(None, "a"), pair(None, ""), pair(None, "b:c")]);
+        assert_eq!(
+            pairs(b"a\n\nb:c", None),
+            [pair(None, "a"), pair(None, ""), pair(None, "b:c")]
+        );
         assert_eq!(pairs(b"", None), []);
     }
 
     #[test]
     fn a_separator_splits_at_its_first_place() {
-        let want = [pair(Some("k"), "v:w"), pair(None, "none"), pair(Some(""), "v"), pair(Some("k"), "")];
+        let want = [
+            pair(Some("k"), "v:w"),
+            pair(None, "none"),
+            pair(Some(""), "v"),
+            pair(Some("k"), ""),
+        ];
         assert_eq!(pairs(b"k:v:w\nnone\n:v\nk:\n", Some(":")), want);
-        assert_eq!(pairs(b"k::v\nk:v\n", Some("::")), [pair(Some("k"), "v"), pair(None, "k:v")]);
+        assert_eq!(
+            pairs(b"k::v\nk:v\n", Some("::")),
+            [pair(Some("k"), "v"), pair(None, "k:v")]
+        );
     }
 
     #[test]
@@ -185,7 +207,11 @@ mod tests {
         assert_eq!(read(&input, None).expect("as long as allowed").len(), 2);
         input.push(b'x');
         let failure = read(&input, None).expect_err("one byte over");
-        assert!(failure.to_string().starts_with("error: line 2: a record has at most 8 MiB (RECORD_TOO_LARGE)"));
+        assert!(
+            failure
+                .to_string()
+                .starts_with("error: line 2: a record has at most 8 MiB (RECORD_TOO_LARGE)")
+        );
         assert_eq!(failure.exit_code(), 1);
     }
 

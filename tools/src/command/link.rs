@@ -11,7 +11,7 @@ use crate::cli;
 use crate::command::context::{Context, counter};
 use crate::error::Failure;
 use crate::output::{self, Format};
-use crate::verify::driver::{self, Row};
+use crate::verify::driver::{self, PATIENCE, Row};
 
 /// How often a draining link is looked at.
 const DRAIN_POLL: Duration = Duration::from_millis(100);
@@ -49,7 +49,10 @@ async fn attach(context: &mut Context, args: cli::LinkAttach) -> Result<(), Fail
         linger_millis: args.linger,
         allow_drop: args.allow_drop,
     };
-    let link = context.client.attach(&args.pair.parent, &args.pair.child, options).await?;
+    let link = context
+        .client
+        .attach(&args.pair.parent, &args.pair.child, options)
+        .await?;
     let row = Attached {
         parent: link.parent.to_string(),
         child: link.child.to_string(),
@@ -85,7 +88,8 @@ async fn detach(context: &mut Context, pair: &cli::Pair, drain: bool) -> Result<
             Ok(())
         }
         Format::Json | Format::Ndjson => {
-            let detached = serde_json::json!({ "parent": pair.parent, "child": pair.child, "detached": true });
+            let detached =
+                serde_json::json!({ "parent": pair.parent, "child": pair.child, "detached": true });
             context.out.json(&detached)
         }
     }
@@ -99,7 +103,10 @@ async fn drained(context: &Context, pair: &cli::Pair) -> Result<(), Failure> {
     loop {
         let now = find().await?;
         let reached = |goal: &CursorStatus| {
-            let cursor = now.cursors.iter().find(|cursor| cursor.partition == goal.partition);
+            let cursor = now
+                .cursors
+                .iter()
+                .find(|cursor| cursor.partition == goal.partition);
             cursor.is_some_and(|cursor| cursor.position >= goal.parent_high_water_mark)
         };
         if now.link.epoch != epoch || start.cursors.iter().all(reached) {
@@ -143,7 +150,11 @@ impl LinkRow {
         let LinkStatus { link, cursors } = status;
         let sum = |of: fn(&CursorStatus) -> u64| cursors.iter().map(of).sum::<u64>();
         let lag = sum(|cursor| cursor.parent_high_water_mark.since(cursor.position));
-        let due_lag_ms = cursors.iter().map(|cursor| cursor.due_lag_millis).max().unwrap_or(0);
+        let due_lag_ms = cursors
+            .iter()
+            .map(|cursor| cursor.due_lag_millis)
+            .max()
+            .unwrap_or(0);
         let delayed = !link.options.delay.is_none();
         let stalled = cursors.iter().find_map(|cursor| {
             let why = cursor.stalled.as_ref()?;
@@ -201,8 +212,8 @@ async fn list(context: &mut Context, parent: Option<&TopicName>) -> Result<(), F
 
 fn link_table(rows: &[LinkRow]) -> comfy_table::Table {
     let columns = [
-        "parent", "child", "epoch", "delay", "cursor", "lag", "due lag", "next due", "pending", "dropped", "filtered",
-        "state",
+        "parent", "child", "epoch", "delay", "cursor", "lag", "due lag", "next due", "pending", "dropped",
+        "filtered", "state",
     ];
     let numbers = ["cursor", "lag", "due lag", "pending", "dropped", "filtered"];
     let mut table = output::table(&columns, &numbers);
@@ -231,14 +242,16 @@ fn link_table(rows: &[LinkRow]) -> comfy_table::Table {
 
 async fn verify(context: &mut Context, pair: &cli::Pair) -> Result<(), Failure> {
     let progress = counter("records compared");
-    let verified = driver::verify(&context.client, &pair.parent, &pair.child, |records| {
+    let verified = driver::verify(&context.client, &pair.parent, &pair.child, PATIENCE, |records| {
         progress.set_position(records);
     });
     let row = verified.await;
     progress.finish_and_clear();
     let row = row?;
     let format = context.document();
-    context.out.one(format, &row, |row| verify_table(std::slice::from_ref(row)))?;
+    context
+        .out
+        .one(format, &row, |row| verify_table(std::slice::from_ref(row)))?;
     say_unverifiable(&row);
     if row.ok { Ok(()) } else { Err(Failure::found()) }
 }
@@ -247,8 +260,22 @@ async fn verify(context: &mut Context, pair: &cli::Pair) -> Result<(), Failure> 
 #[must_use]
 pub fn verify_table(rows: &[Row]) -> comfy_table::Table {
     let columns = [
-        "parent", "child", "epoch", "delay", "records", "expected", "missing", "duplicate", "early", "unexpected",
-        "differing", "dropped", "filtered", "pending", "max late", "ok",
+        "parent",
+        "child",
+        "epoch",
+        "delay",
+        "records",
+        "expected",
+        "missing",
+        "duplicate",
+        "early",
+        "unexpected",
+        "differing",
+        "dropped",
+        "filtered",
+        "pending",
+        "max late",
+        "ok",
     ];
     let mut table = output::table(&columns, &columns[4..15]);
     for row in rows {
@@ -279,13 +306,18 @@ pub fn verify_table(rows: &[Row]) -> comfy_table::Table {
 pub fn say_unverifiable(row: &Row) {
     const SHOWN: usize = 20;
     for range in row.unverifiable.iter().take(SHOWN) {
-        let child = range.child_partition.map_or(String::new(), |number| format!(", child partition {number}"));
+        let child = range
+            .child_partition
+            .map_or(String::new(), |number| format!(", child partition {number}"));
         output::note(&format!(
             "unverifiable: {} -> {}: partition {}{child}, offsets {} to {}: {}",
             row.parent, row.child, range.partition, range.from, range.to, range.why
         ));
     }
     if row.unverifiable.len() > SHOWN {
-        output::note(&format!("and {} ranges more; -o json has them all", row.unverifiable.len() - SHOWN));
+        output::note(&format!(
+            "and {} ranges more; -o json has them all",
+            row.unverifiable.len() - SHOWN
+        ));
     }
 }

@@ -16,7 +16,9 @@ const LOG_FORMAT: &str = "TAILWATER_LOG_FORMAT";
 /// Sends the node's log to standard error; TAILWATER_LOG says what of it, and TAILWATER_LOG_FORMAT=json how.
 pub fn start_log(default: &str) {
     let filter = EnvFilter::try_from_env(LOG).unwrap_or_else(|_| EnvFilter::new(default));
-    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr);
+    let log = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(io::stderr);
     let json = std::env::var(LOG_FORMAT).is_ok_and(|format| format == "json");
     // Only a second call can fail, and then there is a log already.
     let _ = if json {
@@ -59,8 +61,12 @@ fn start_failure(error: StartError) -> Failure {
     };
     let failure = Failure::local("start", &error, code);
     match error {
-        StartError::DataDirInUse(_) => failure.hint("stop the other node, or choose another directory with --data"),
-        StartError::Listen { .. } => failure.hint("another program has the port; --listen and --admin choose others"),
+        StartError::DataDirInUse(_) => {
+            failure.hint("stop the other node, or choose another directory with --data")
+        }
+        StartError::Listen { .. } => {
+            failure.hint("another program has the port; --listen and --admin choose others")
+        }
         _ => failure,
     }
 }

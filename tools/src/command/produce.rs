@@ -5,7 +5,7 @@
 //! summary goes to standard error.
 
 use std::cell::{Cell, RefCell};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
 use serde::Serialize;
 use tailwater_wire::client::config::ProducerOptions;
@@ -16,6 +16,7 @@ use tailwater_wire::record::Record;
 use tokio::sync::{Notify, mpsc};
 
 use crate::cli;
+use crate::clock;
 use crate::command::context::Context;
 use crate::command::lines::{self, Line};
 use crate::error::Failure;
@@ -143,12 +144,11 @@ async fn feed(
 }
 
 fn record(line: Line) -> Record {
-    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
     Record {
         key: line.key,
         value: line.value,
         headers: Vec::new(),
-        timestamp: since.map_or(0, |since| i64::try_from(since.as_nanos()).unwrap_or(i64::MAX)),
+        timestamp: i64::try_from(clock::now_nanos()).unwrap_or(i64::MAX),
     }
 }
 

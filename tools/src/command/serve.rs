@@ -29,7 +29,8 @@ struct Serving {
 /// When it cannot start, or died.
 pub fn run(global: &Global, args: &Serve) -> Result<(), Failure> {
     node::start_log("info");
-    let mut config = NodeConfig::load(args.config.as_deref()).map_err(|error| node::config_failure(&error))?;
+    let mut config =
+        NodeConfig::load(args.config.as_deref()).map_err(|error| node::config_failure(&error))?;
     if let Some(data) = &args.data {
         config.data.clone_from(data);
     }
@@ -65,6 +66,10 @@ pub fn run(global: &Global, args: &Serve) -> Result<(), Failure> {
     if !node.has_ended() {
         output::note("draining; a second Ctrl-C ends at once");
     }
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "a person who asks twice does not wait for the drain"
+    )]
     std::thread::spawn(move || {
         runtime.block_on(signals.interrupt.recv());
         std::process::exit(i32::from(exit::INTERRUPTED));

@@ -92,7 +92,9 @@ async fn create(context: &mut Context, args: cli::TopicCreate) -> Result<(), Fai
     };
     let topic = context.client.create_topic(spec).await?;
     let format = context.document();
-    context.out.one(format, &TopicRow::of(&topic), |row| topic_table(std::slice::from_ref(row)))
+    context.out.one(format, &TopicRow::of(&topic), |row| {
+        topic_table(std::slice::from_ref(row))
+    })
 }
 
 async fn list(context: &mut Context) -> Result<(), Failure> {
@@ -103,7 +105,14 @@ async fn list(context: &mut Context) -> Result<(), Failure> {
 }
 
 fn topic_table(rows: &[TopicRow]) -> comfy_table::Table {
-    let columns = ["topic", "partitions", "partitioner", "durability", "retention", "incarnation"];
+    let columns = [
+        "topic",
+        "partitions",
+        "partitioner",
+        "durability",
+        "retention",
+        "incarnation",
+    ];
     let mut table = output::table(&columns, &["partitions"]);
     for row in rows {
         table.add_row([
@@ -126,7 +135,10 @@ async fn describe(context: &mut Context, name: &TopicName) -> Result<(), Failure
     let topic = context.client.topic(name).await?;
     let mut partition_list = Vec::new();
     for partition in 0..topic.spec.partitions {
-        let found = context.client.find_offset(name, PartitionId(partition), Place::Tail).await?;
+        let found = context
+            .client
+            .find_offset(name, PartitionId(partition), Place::Tail)
+            .await?;
         let owner_epoch = topic.owner_epochs.get(partition as usize);
         partition_list.push(PartitionRow {
             partition,
@@ -157,8 +169,21 @@ async fn describe(context: &mut Context, name: &TopicName) -> Result<(), Failure
         context.out.line("")?;
     }
     context.out.one(format, &description, |description| {
-        let columns = ["partition", "log start", "high-water mark", "records", "lineage", "owner epoch"];
-        let numbers = ["partition", "log start", "high-water mark", "records", "owner epoch"];
+        let columns = [
+            "partition",
+            "log start",
+            "high-water mark",
+            "records",
+            "lineage",
+            "owner epoch",
+        ];
+        let numbers = [
+            "partition",
+            "log start",
+            "high-water mark",
+            "records",
+            "owner epoch",
+        ];
         let mut table = output::table(&columns, &numbers);
         for row in &description.partition_list {
             table.add_row([

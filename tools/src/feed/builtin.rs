@@ -17,7 +17,7 @@ pub const EVENTS: usize = 50_000;
 /// The seconds that it spans.
 pub const SECONDS: usize = 660;
 /// The seed of the demo.
-pub const SEED: u64 = 2_013_1009;
+pub const SEED: u64 = 20_131_009;
 
 /// 09:29:00 in milliseconds since midnight.
 const START_MS: u64 = 34_140_000;

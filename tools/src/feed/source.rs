@@ -43,7 +43,9 @@ impl Source {
             source.last_ms = source.last_ms.max(event.time_ms);
         }
         match file {
-            Some(file) if source.count == 0 => Err(Failure::usage(file.display(), "there are no events in it")),
+            Some(file) if source.count == 0 => {
+                Err(Failure::usage(file.display(), "there are no events in it"))
+            }
             _ => Ok(source),
         }
     }
@@ -84,7 +86,9 @@ impl Source {
 fn failure(file: Option<&Path>, error: &FeedError) -> Failure {
     let what = file.map_or("the built-in feed".to_owned(), |file| file.display().to_string());
     match error {
-        FeedError::Read(source) if source.kind() == std::io::ErrorKind::NotFound => Failure::file(what, source),
+        FeedError::Read(source) if source.kind() == std::io::ErrorKind::NotFound => {
+            Failure::file(what, source)
+        }
         FeedError::Read(source) => Failure::local(what, source, "FEED"),
         // The input is wrong as a whole: a question of what was asked for.
         other => Failure::local(what, other, "FEED").with_exit(exit::USAGE),
@@ -109,10 +113,12 @@ mod tests {
         let missing = Source::survey(Some(Path::new("/nowhere/feed.csv"))).expect_err("missing");
         assert_eq!(missing.exit_code(), 3);
         let mut file = tempfile::NamedTempFile::new().expect("temporary file");
-        file.write_all(b"time_ms,symbol,kind,price_1e4,size\n").expect("written");
+        file.write_all(b"time_ms,symbol,kind,price_1e4,size\n")
+            .expect("written");
         let empty = Source::survey(Some(file.path())).expect_err("empty");
         assert_eq!(empty.exit_code(), 2);
-        file.write_all(b"1,A,trade,1,1\n2,A,trade,x,1\n").expect("written");
+        file.write_all(b"1,A,trade,1,1\n2,A,trade,x,1\n")
+            .expect("written");
         let wrong = Source::survey(Some(file.path())).expect_err("wrong");
         assert!(wrong.to_string().contains("line 3, column price_1e4"), "{wrong}");
         assert_eq!(wrong.exit_code(), 2);

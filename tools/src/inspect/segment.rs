@@ -71,7 +71,8 @@ struct Report {
 pub fn run(out: &mut Out, format: Format, file: &Path) -> Result<(), Failure> {
     let bytes = batch::read(file)?;
     let header = SegmentHeader::decode(&bytes).map_err(|error| {
-        Failure::local(file.display(), format!("no segment: {error}"), "CORRUPT_SEGMENT").with_exit(exit::FOUND)
+        Failure::local(file.display(), format!("no segment: {error}"), "CORRUPT_SEGMENT")
+            .with_exit(exit::FOUND)
     })?;
     let report = report(file, &bytes, &header);
     match format {
@@ -100,9 +101,13 @@ pub fn run(out: &mut Out, format: Format, file: &Path) -> Result<(), Failure> {
 
 fn report(file: &Path, bytes: &[u8], header: &SegmentHeader) -> Report {
     let start = (header.data_start() as usize).min(bytes.len());
-    let chain = bytes.get(tailwater_storage::disk::device::BLOCK..start).unwrap_or_default();
+    let chain = bytes
+        .get(tailwater_storage::disk::device::BLOCK..start)
+        .unwrap_or_default();
     let mut scanner = Scanner::new(header.nonce, start as u64);
-    bytes[start..].chunks(PIECE_BYTES).for_each(|piece| scanner.push(piece));
+    bytes[start..]
+        .chunks(PIECE_BYTES)
+        .for_each(|piece| scanner.push(piece));
     let found = scanner.finish().found;
     let durable_through = found
         .iter()
@@ -132,13 +137,22 @@ fn report(file: &Path, bytes: &[u8], header: &SegmentHeader) -> Report {
         },
         end_offset,
         durable_through,
-        batches: found.iter().map(|one| BatchRow::new(one.position, &one.header, true)).collect(),
+        batches: found
+            .iter()
+            .map(|one| BatchRow::new(one.position, &one.header, true))
+            .collect(),
         damage: damage(bytes, start, header, &found, durable_through),
     }
 }
 
 /// What lies between the batches and is not zero.
-fn damage(bytes: &[u8], start: usize, header: &SegmentHeader, found: &[Found], durable_through: u64) -> Vec<Range> {
+fn damage(
+    bytes: &[u8],
+    start: usize,
+    header: &SegmentHeader,
+    found: &[Found],
+    durable_through: u64,
+) -> Vec<Range> {
     let mut ranges = Vec::new();
     let mut at = start;
     let mut at_offset = header.base_offset.0;
@@ -181,10 +195,18 @@ fn facts(report: &Report) -> comfy_table::Table {
     let header = &report.header;
     output::facts(vec![
         ("partition", header.partition.to_string()),
-        ("offsets", format!("{} to {}", header.base_offset, report.end_offset)),
+        (
+            "offsets",
+            format!("{} to {}", header.base_offset, report.end_offset),
+        ),
         ("durable through", report.durable_through.to_string()),
         ("proved at start", header.proved_through.to_string()),
-        ("previous segment", header.previous_base.map_or("none".to_owned(), |base| base.to_string())),
+        (
+            "previous segment",
+            header
+                .previous_base
+                .map_or("none".to_owned(), |base| base.to_string()),
+        ),
         ("created", output::time_text(header.created_at)),
         ("incarnation", header.incarnation.clone()),
         ("lineage", header.lineage.clone()),
@@ -198,7 +220,10 @@ fn facts(report: &Report) -> comfy_table::Table {
                 if header.checkpoint_ok { "" } else { ", DAMAGED" }
             ),
         ),
-        ("data", format!("bytes {} to {}", header.data_start, report.file_bytes)),
+        (
+            "data",
+            format!("bytes {} to {}", header.data_start, report.file_bytes),
+        ),
     ])
 }
 
@@ -256,7 +281,11 @@ mod tests {
     }
 
     fn verdicts(bytes: &[u8]) -> (Vec<u64>, Vec<&'static str>) {
-        let report = report(Path::new("x"), bytes, &SegmentHeader::decode(bytes).expect("a segment"));
+        let report = report(
+            Path::new("x"),
+            bytes,
+            &SegmentHeader::decode(bytes).expect("a segment"),
+        );
         (
             report.batches.iter().map(|row| row.base_offset).collect(),
             report.damage.iter().map(|range| range.verdict).collect(),
@@ -273,11 +302,23 @@ mod tests {
     fn rot_torn_and_stale_are_told_apart() {
         let mut bytes = segment(&[block(10, 10, 77), block(11, 11, 77), block(12, 12, 77)]);
         bytes[2 * BLOCK + 140] ^= 1;
-        assert_eq!(verdicts(&bytes), (vec![10, 12], vec!["rot"]), "below what a later batch proves");
+        assert_eq!(
+            verdicts(&bytes),
+            (vec![10, 12], vec!["rot"]),
+            "below what a later batch proves"
+        );
         let mut bytes = segment(&[block(10, 10, 77), block(11, 11, 77)]);
         bytes[2 * BLOCK + 140] ^= 1;
-        assert_eq!(verdicts(&bytes), (vec![10], vec!["torn"]), "above everything that is proved");
+        assert_eq!(
+            verdicts(&bytes),
+            (vec![10], vec!["torn"]),
+            "above everything that is proved"
+        );
         let bytes = segment(&[block(10, 10, 77), block(500, 500, 78)]);
-        assert_eq!(verdicts(&bytes), (vec![10], vec!["stale"]), "of an earlier use of the file");
+        assert_eq!(
+            verdicts(&bytes),
+            (vec![10], vec!["stale"]),
+            "of an earlier use of the file"
+        );
     }
 }

@@ -9,7 +9,8 @@
 //!   place and as duplicate where it stands);
 //! - a child record that the parent's stream does not have: **unexpected**;
 //! - a child record whose key, value, headers or timestamp differ from the parent's: **differing**;
-//! - a child record that the delay gate let pass before its parent record was due: **early**.
+//! - a child record that the delay gate let pass before its parent record was due: **early**. Without a delay there is
+//!   no gate, and nothing is early.
 
 use bytes::Bytes;
 
@@ -247,7 +248,7 @@ impl Decider {
         let due = parent.commit_time.saturating_add(self.delay_ns);
         self.tally.records += 1;
         self.tally.expected += 1;
-        if child.released_at < due {
+        if self.delay_ns > 0 && child.released_at < due {
             self.tally.early += 1;
             self.finding(parent.offset);
         }
@@ -415,6 +416,19 @@ mod tests {
             ..clean()
         };
         check(&early, want);
+    }
+
+    #[test]
+    fn without_a_delay_nothing_is_early() {
+        let mut children = children(10..20);
+        children.iter_mut().for_each(|child| child.released_at = 0);
+        let have = run(
+            Decider::new(10, 10, 20, 0),
+            &[Part::Has(10..20)],
+            &children,
+            u64::MAX,
+        );
+        assert_eq!((have.early, have.records, have.is_ok()), (0, 10, true));
     }
 
     #[test]

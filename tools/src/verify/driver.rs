@@ -4,7 +4,7 @@
 //! parent partition is read once for each child partition.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use serde::Serialize;
@@ -19,6 +19,7 @@ use tailwater_wire::ids::{Offset, PartitionId, TopicName, Writer};
 use tailwater_wire::message::{LinkStatus, Place};
 use tailwater_wire::meta::{Link, Topic};
 
+use crate::clock;
 use crate::verify::decider::{Advance, ChildItem, Decider, Tally};
 use crate::verify::stream::{ParentStream, Source, Wanted, content, corrupt, next_batch};
 
@@ -86,7 +87,8 @@ pub struct Row {
     pub ok: bool,
 }
 
-/// Verifies a link over what its parent holds now. `progress` hears how many child records were compared.
+/// Verifies a link over what its parent holds now. What is due is waited for, for
+/// `patience` without a sign of progress. `progress` hears how many child records were compared.
 ///
 /// # Errors
 /// `UNKNOWN_LINK`, or any [`ClientError`]; what is found is no error but the row.
@@ -94,10 +96,12 @@ pub async fn verify(
     client: &Client,
     parent: &TopicName,
     child: &TopicName,
+    patience: Duration,
     mut progress: impl FnMut(u64),
 ) -> Result<Row, ClientError> {
     let job = Job::prepare(client, parent, child).await?;
     let mut patience = Patience {
+        whole: patience,
         waited: Duration::ZERO,
         started: None,
     };
@@ -106,7 +110,8 @@ pub async fn verify(
     let mut unverifiable = job.removed.clone();
     for bucket in 0..job.child.spec.partitions {
         let mut work = Bucket::new(&job, PartitionId(bucket));
-        work.run(&mut patience, &mut |tally| progress(total.records + tally)).await?;
+        work.run(&mut patience, &mut |tally| progress(total.records + tally))
+            .await?;
         for pair in &work.pairs {
             total.add(pair.decider.tally());
             filtered += pair.stream.filtered;
@@ -115,7 +120,9 @@ pub async fn verify(
     }
     let status = client.list_links(Some(parent)).await?;
     let same = status.iter().find(|status| status.link.epoch == job.link.epoch);
-    let dropped = same.map_or(0, |status| status.cursors.iter().map(|cursor| cursor.dropped).sum());
+    let dropped = same.map_or(0, |status| {
+        status.cursors.iter().map(|cursor| cursor.dropped).sum()
+    });
     Ok(Row {
         parent: parent.to_string(),
         child: child.to_string(),
@@ -226,7 +233,11 @@ impl Job {
 ///
 /// # Errors
 /// `UNKNOWN_LINK`, or any [`ClientError`].
-pub async fn find_link(client: &Client, parent: &TopicName, child: &TopicName) -> Result<LinkStatus, ClientError> {
+pub async fn find_link(
+    client: &Client,
+    parent: &TopicName,
+    child: &TopicName,
+) -> Result<LinkStatus, ClientError> {
     let links = client.list_links(Some(parent)).await?;
     let found = links.into_iter().find(|status| status.link.child == *child);
     found.ok_or_else(|| {
@@ -241,6 +252,7 @@ fn refused(code: ErrorCode, what: String) -> ClientError {
 
 /// How much longer to wait for what is due; shared by all child partitions, and full again after progress.
 struct Patience {
+    whole: Duration,
     waited: Duration,
     started: Option<Instant>,
 }
@@ -248,7 +260,7 @@ struct Patience {
 impl Patience {
     fn left(&self) -> Duration {
         let running = self.started.map_or(Duration::ZERO, |started| started.elapsed());
-        PATIENCE.saturating_sub(self.waited + running)
+        self.whole.saturating_sub(self.waited + running)
     }
 
     fn begin(&mut self) {
@@ -314,7 +326,11 @@ impl<'a> Bucket<'a> {
         }
     }
 
-    async fn run(&mut self, patience: &mut Patience, progress: &mut impl FnMut(u64)) -> Result<(), ClientError> {
+    async fn run(
+        &mut self,
+        patience: &mut Patience,
+        progress: &mut impl FnMut(u64),
+    ) -> Result<(), ClientError> {
         let client = &self.job.client;
         let topic = &self.job.child.spec.name;
         let start = client.find_offset(topic, self.bucket, Place::Earliest).await?;
@@ -348,7 +364,11 @@ impl<'a> Bucket<'a> {
             }
             if next < goal {
                 if slab_is_empty && next == asked {
-                    return Err(corrupt(&child, next, "the node has nothing below its high-water mark"));
+                    return Err(corrupt(
+                        &child,
+                        next,
+                        "the node has nothing below its high-water mark",
+                    ));
                 }
                 continue;
             }
@@ -390,7 +410,7 @@ impl<'a> Bucket<'a> {
     /// Whether something that the child lacks is due now, or will be in this time.
     async fn is_due_within(&mut self, time: Duration) -> Result<bool, ClientError> {
         let delay = self.job.link.options.delay;
-        let until = now_ns().saturating_add(time.as_nanos() as u64);
+        let until = clock::now_nanos().saturating_add(time.as_nanos() as u64);
         for pair in &mut self.pairs {
             let blind_to = pair.decider.blind_to();
             while let Some(item) = pair.stream.item().await? {
@@ -400,7 +420,12 @@ impl<'a> Bucket<'a> {
                 pair.stream.advance();
             }
             let due = |commit_time: u64| commit_time.saturating_add(delay.as_nanos()) <= until;
-            if pair.stream.item().await?.is_some_and(|item| due(item.commit_time)) {
+            if pair
+                .stream
+                .item()
+                .await?
+                .is_some_and(|item| due(item.commit_time))
+            {
                 return Ok(true);
             }
         }
@@ -410,7 +435,7 @@ impl<'a> Bucket<'a> {
     /// The child has said what it has to say.
     async fn finish(&mut self) -> Result<(), ClientError> {
         let held_back = self.job.link.options.delay.as_nanos() + GRACE.as_nanos() as u64;
-        let overdue_before = now_ns().saturating_sub(held_back);
+        let overdue_before = clock::now_nanos().saturating_sub(held_back);
         for (pair, &position) in self.pairs.iter_mut().zip(&self.job.positions) {
             if !pair.met && self.child_log_start > 0 {
                 pair.decider.child_starts_after(position);
@@ -434,11 +459,19 @@ impl<'a> Bucket<'a> {
                 why,
             };
             for &(from, to) in &pair.stream.gaps {
-                ranges.push(range(from, to, "the parent's log does not have them any more, or they are damaged"));
+                ranges.push(range(
+                    from,
+                    to,
+                    "the parent's log does not have them any more, or they are damaged",
+                ));
             }
             let blind_to = pair.decider.blind_to().min(source.to);
             if self.child_log_start > 0 && blind_to > source.from {
-                ranges.push(range(source.from, blind_to, "retention removed their copies from the child"));
+                ranges.push(range(
+                    source.from,
+                    blind_to,
+                    "retention removed their copies from the child",
+                ));
             }
             if self.quarantined {
                 let why = "copies are damaged in the child's log, and count as missing";
@@ -450,7 +483,12 @@ impl<'a> Bucket<'a> {
 }
 
 impl PairWork {
-    async fn compare(&mut self, child: &Source, header: &BatchHeader, bytes: &Bytes) -> Result<(), ClientError> {
+    async fn compare(
+        &mut self,
+        child: &Source,
+        header: &BatchHeader,
+        bytes: &Bytes,
+    ) -> Result<(), ClientError> {
         for item in &child_items(child, header, bytes)? {
             loop {
                 let Some(head) = self.stream.peek() else {
@@ -483,9 +521,4 @@ fn child_items(child: &Source, header: &BatchHeader, bytes: &Bytes) -> Result<Ve
         content: content(bytes, &record),
     });
     Ok(items.collect())
-}
-
-fn now_ns() -> u64 {
-    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
-    since.map_or(0, |since| u64::try_from(since.as_nanos()).unwrap_or(u64::MAX))
 }

@@ -3,3 +3,8 @@
 pub mod decider;
 pub mod stream;
 pub mod driver;
+
+#[cfg(test)]
+mod testing;
+#[cfg(test)]
+mod tests;

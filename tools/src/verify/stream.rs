@@ -163,7 +163,11 @@ impl ParentStream {
         };
         let next = fetched.next.0.min(self.source.to);
         if next <= self.next {
-            return Err(corrupt(&self.source, self.next, "the node has nothing below its high-water mark"));
+            return Err(corrupt(
+                &self.source,
+                self.next,
+                "the node has nothing below its high-water mark",
+            ));
         }
         if next < self.source.to {
             let (client, source, bytes_max) = (self.client.clone(), self.source.clone(), self.bytes_max);
@@ -184,7 +188,11 @@ impl ParentStream {
         let (topic, partition) = (&self.source.topic, self.source.partition);
         let found = self.client.find_offset(topic, partition, Place::Earliest).await?;
         if found.log_start.0 <= self.next {
-            return Err(corrupt(&self.source, self.next, "the node refuses a position that it has"));
+            return Err(corrupt(
+                &self.source,
+                self.next,
+                "the node refuses a position that it has",
+            ));
         }
         self.gap(found.log_start.0.min(self.source.to));
         Ok(())
@@ -252,7 +260,10 @@ impl ParentStream {
 #[must_use]
 pub fn corrupt(source: &Source, near: u64, why: &str) -> ClientError {
     ClientError::Corrupt {
-        place: format!("topic {}, partition {}, near offset {near}", source.topic, source.partition),
+        place: format!(
+            "topic {}, partition {}, near offset {near}",
+            source.topic, source.partition
+        ),
         why: why.to_owned(),
     }
 }
@@ -279,7 +290,11 @@ pub fn content(slab: &Bytes, record: &RecordView<'_>) -> Content {
 ///
 /// # Errors
 /// [`ClientError::Corrupt`] when no whole batch begins there.
-pub fn next_batch(source: &Source, near: u64, slab: &mut Bytes) -> Result<Option<(BatchHeader, Bytes)>, ClientError> {
+pub fn next_batch(
+    source: &Source,
+    near: u64,
+    slab: &mut Bytes,
+) -> Result<Option<(BatchHeader, Bytes)>, ClientError> {
     if slab.is_empty() {
         return Ok(None);
     }

@@ -18,7 +18,8 @@ use crate::client::config::ClientConfig;
 use crate::client::error::ClientError;
 use crate::decoder::FrameDecoder;
 use crate::message::{Hello, Reply, Request, Welcome};
-use crate::session::{Action, Event, Failure, Outcome, Session, SessionConfig, Submission, Ticket};
+use crate::session::action::{Action, Event, Failure, Outcome, SessionConfig, Submission, Ticket};
+use crate::session::machine::Session;
 
 /// Requests on their way to the driver; more wait in `submit`.
 const COMMANDS_MAX: usize = 64;

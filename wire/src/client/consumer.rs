@@ -18,7 +18,7 @@ use crate::ids::{Incarnation, Lineage, Offset, PartitionId};
 use crate::limits::{FETCH_BYTES_MAX, FETCH_WAIT_MILLIS_MAX};
 use crate::message::{FetchRequest, Fetched, Place, Reply, Request};
 use crate::meta::Topic;
-use crate::session::{Failure, Outcome};
+use crate::session::action::{Failure, Outcome};
 
 /// Fetches of one consumer that may be unanswered: the connection's window is shared with other requests.
 const FETCHES_MAX: usize = 64;
@@ -259,10 +259,9 @@ impl Consumer {
                 resume = Some(resume.map_or(hold.until, |earlier| earlier.min(hold.until)));
                 continue;
             }
-            let wait = match (lane.end, crowded) {
-                (Some(_), _) => Duration::ZERO,
-                (None, true) => CROWDED_WAIT,
-                (None, false) => self.options.wait.max(WAIT_MIN),
+            let wait = match crowded {
+                true => CROWDED_WAIT,
+                false => self.options.wait.max(WAIT_MIN),
             };
             let request = Request::Fetch(FetchRequest {
                 topic: self.topic.spec.name.clone(),

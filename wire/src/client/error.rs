@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::code::{ErrorCode, Refusal, Retry};
-use crate::session::Failure;
+use crate::session::action::Failure;
 
 /// Why a call failed. Prints as one line that ends in the code: `WHAT: WHY (CODE)`.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -52,7 +52,7 @@ pub enum ClientError {
         why: String,
     },
     /// The producer was closed, or the client's runtime is gone.
-    #[error("{what}: it is closed (INVALID_REQUEST)")]
+    #[error("{what}: it is closed (INTERNAL)")]
     Closed {
         /// What is.
         what: &'static str,
@@ -87,7 +87,7 @@ impl ClientError {
             ClientError::OutcomeUnknown { .. } => ErrorCode::OutcomeUnknown,
             ClientError::Protocol { .. } => ErrorCode::BadFrame,
             ClientError::Corrupt { .. } => ErrorCode::CorruptBatch,
-            ClientError::Closed { .. } => ErrorCode::InvalidRequest,
+            ClientError::Closed { .. } => ErrorCode::Internal,
         }
     }
 

@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
+use tokio::time::{Instant, sleep};
 
 use crate::client::config::{ClientConfig, ConsumerOptions, ProducerOptions};
 use crate::client::connection::Connection;
@@ -18,6 +19,9 @@ use crate::message::{
     Request, Welcome,
 };
 use crate::meta::{Link, LinkOptions, Topic, TopicSpec};
+
+/// The pause before a request is made again that the node was not ready for.
+const RETRY_PAUSE: Duration = Duration::from_millis(50);
 
 /// A client of one node; clones share its connection. It lives until the last clone, producer and consumer is gone.
 #[derive(Debug, Clone)]
@@ -73,6 +77,20 @@ impl Client {
         self.inner.connection.call(request, payload, limit).await
     }
 
+    /// As [`Client::request`], without payloads, and again while the node says that it did nothing and will soon be
+    /// able to.
+    async fn ask(&self, request: Request) -> Result<Reply, ClientError> {
+        let give_up = Instant::now() + self.inner.config.request_timeout;
+        loop {
+            match self.request(request.clone(), Bytes::new()).await {
+                Err(error) if is_momentary(error.code()) && Instant::now() + RETRY_PAUSE < give_up => {
+                    sleep(RETRY_PAUSE).await;
+                }
+                other => return Ok(other?.0),
+            }
+        }
+    }
+
     /// Is the node there?
     ///
     /// # Errors
@@ -90,7 +108,7 @@ impl Client {
     /// Any [`ClientError`]; `UNKNOWN_TOPIC` when a name is none.
     pub async fn describe_topics(&self, names: Option<Vec<TopicName>>) -> Result<Vec<Topic>, ClientError> {
         let request = Request::DescribeTopics(names);
-        match self.request(request, Bytes::new()).await?.0 {
+        match self.ask(request).await? {
             Reply::Topics(topics) => Ok(topics),
             other => Err(self.unexpected(&other)),
         }
@@ -120,7 +138,7 @@ impl Client {
     /// # Errors
     /// Any [`ClientError`]; after `OUTCOME_UNKNOWN` it may be there.
     pub async fn create_topic(&self, spec: TopicSpec) -> Result<Topic, ClientError> {
-        match self.request(Request::CreateTopic(spec), Bytes::new()).await?.0 {
+        match self.ask(Request::CreateTopic(spec)).await? {
             Reply::TopicCreated(topic) => {
                 self.topics().insert(topic.spec.name.clone(), topic.clone());
                 Ok(topic)
@@ -135,11 +153,7 @@ impl Client {
     /// Any [`ClientError`]; after `OUTCOME_UNKNOWN` it may be gone.
     pub async fn delete_topic(&self, name: &TopicName) -> Result<(), ClientError> {
         self.forget(name);
-        match self
-            .request(Request::DeleteTopic(name.clone()), Bytes::new())
-            .await?
-            .0
-        {
+        match self.ask(Request::DeleteTopic(name.clone())).await? {
             Reply::TopicDeleted => Ok(()),
             other => Err(self.unexpected(&other)),
         }
@@ -161,7 +175,7 @@ impl Client {
             child: child.clone(),
             options,
         };
-        match self.request(Request::Attach(request), Bytes::new()).await?.0 {
+        match self.ask(Request::Attach(request)).await? {
             Reply::Attached(link) => Ok(link),
             other => Err(self.unexpected(&other)),
         }
@@ -176,7 +190,7 @@ impl Client {
             parent: parent.clone(),
             child: child.clone(),
         };
-        match self.request(Request::Detach(request), Bytes::new()).await?.0 {
+        match self.ask(Request::Detach(request)).await? {
             Reply::Detached => Ok(()),
             other => Err(self.unexpected(&other)),
         }
@@ -188,7 +202,7 @@ impl Client {
     /// Any [`ClientError`].
     pub async fn list_links(&self, parent: Option<&TopicName>) -> Result<Vec<LinkStatus>, ClientError> {
         let request = Request::ListLinks(parent.cloned());
-        match self.request(request, Bytes::new()).await?.0 {
+        match self.ask(request).await? {
             Reply::Links(links) => Ok(links),
             other => Err(self.unexpected(&other)),
         }
@@ -209,7 +223,7 @@ impl Client {
             partition,
             at,
         };
-        match self.request(Request::FindOffset(request), Bytes::new()).await?.0 {
+        match self.ask(Request::FindOffset(request)).await? {
             Reply::FoundOffset(found) => Ok(found),
             other => Err(self.unexpected(&other)),
         }
@@ -235,6 +249,8 @@ impl Client {
         topic: &TopicName,
         options: ProducerOptions,
     ) -> Result<Producer, ClientError> {
+        // Asked anew: it may have been made anew, or have more partitions.
+        self.forget(topic);
         Producer::open(self.clone(), self.topic(topic).await?, options)
     }
 
@@ -247,7 +263,6 @@ impl Client {
         topic: &TopicName,
         options: ConsumerOptions,
     ) -> Result<Consumer, ClientError> {
-        // Asked anew: partitions may have been added.
         self.forget(topic);
         Consumer::open(self.clone(), self.topic(topic).await?, options).await
     }
@@ -282,6 +297,14 @@ impl Client {
         // The map is whole at every point where a holder could panic.
         self.inner.topics.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Whether a refusal says that nothing was done, and is over in moments: not a full disk, nor a node that leaves.
+fn is_momentary(code: ErrorCode) -> bool {
+    matches!(
+        code,
+        ErrorCode::Busy | ErrorCode::TooManyInFlight | ErrorCode::NoLeader
+    )
 }
 
 /// An answer that does not fit its question, in words.

@@ -26,6 +26,7 @@ pub mod delivery;
 pub mod error;
 pub mod handle;
 pub mod producer;
+mod sender;
 
 pub use config::{ClientConfig, ConsumerOptions, Idempotence, ProducerOptions, StartAt};
 pub use consumer::{Consumed, ConsumedBatch, Consumer, Gap, GapReason};

@@ -1,34 +1,29 @@
 //! The producer: takes records, waits only for buffer space, and drives the batcher from a task of its own.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
-use tokio::sync::{Notify, Semaphore, mpsc};
-use tokio::time::{Instant, sleep_until};
+use tokio::sync::{Notify, Semaphore};
+use tokio::time::Instant;
 
 use crate::batch::builder::PushError;
 use crate::client::config::{Idempotence, ProducerOptions};
-use crate::client::connection::Sink;
 use crate::client::delivery::{BatchOutcome, Delivery};
 use crate::client::error::ClientError;
-use crate::client::handle::{Client, unexpected};
-use crate::code::{ErrorCode, Refusal, Retry};
-use crate::ids::{PartitionId, Writer};
+use crate::client::handle::Client;
+use crate::client::sender::{Driver, OpenBatch, Shared, State, open_request};
+use crate::code::{ErrorCode, Refusal};
+use crate::ids::PartitionId;
 use crate::limits::{PRODUCER_NAME_BYTES_MAX, RECORD_BYTES_MAX};
-use crate::message::{OpenProducer, ProduceRequest, Produced, ProducerKey, Reply, Request};
+use crate::message::{ProducerKey, Reply};
 use crate::meta::Topic;
-use crate::producer::action::{Action, BatchId, BatcherConfig, Event, WriterKind};
+use crate::producer::action::{BatcherConfig, WriterKind};
 use crate::producer::batcher::Batcher;
 use crate::record::Record;
-use crate::session::{Failure, Outcome};
 
 /// What a waiting record costs beyond its own bytes.
 const RECORD_OVERHEAD_BYTES: usize = 64;
-/// When a driver wakes that has nothing to wait for, after its start.
-const IDLE: Duration = Duration::from_secs(365 * 24 * 3_600);
-
 /// Sends records to one topic. Dropping it lets what was accepted go out; [`Producer::close`] waits for that.
 #[derive(Debug)]
 pub struct Producer {
@@ -36,31 +31,6 @@ pub struct Producer {
     topic: Topic,
     options: ProducerOptions,
     shared: Arc<Shared>,
-}
-
-#[derive(Debug)]
-struct Shared {
-    started: Instant,
-    state: Mutex<State>,
-    /// Free bytes of the buffer.
-    space: Semaphore,
-    /// For the driver: records, a flush, or the end.
-    wake: Notify,
-}
-
-#[derive(Debug)]
-struct State {
-    batcher: Batcher,
-    open: HashMap<BatchId, OpenBatch>,
-    flush: bool,
-    closing: bool,
-}
-
-#[derive(Debug)]
-struct OpenBatch {
-    outcome: Arc<BatchOutcome>,
-    /// Bytes of the buffer that it holds.
-    cost: usize,
 }
 
 impl Producer {
@@ -110,18 +80,12 @@ impl Producer {
             space: Semaphore::new(options.buffer_bytes),
             wake: Notify::new(),
         });
-        let (answers, answered) = mpsc::unbounded_channel();
-        let driver = Driver {
-            client: client.clone(),
-            topic: topic.clone(),
-            idempotence: options.idempotence.clone(),
-            ids: HashMap::new(),
-            shared: shared.clone(),
-            asked: HashMap::new(),
-            next_tag: 0,
-            answers,
-            answered,
-        };
+        let driver = Driver::new(
+            client.clone(),
+            topic.clone(),
+            options.idempotence.clone(),
+            shared.clone(),
+        );
         tokio::spawn(driver.run());
         Ok(Producer {
             client,
@@ -242,205 +206,6 @@ impl Drop for Producer {
         self.shared.lock().closing = true;
         self.shared.wake.notify_one();
     }
-}
-
-impl Shared {
-    fn lock(&self) -> MutexGuard<'_, State> {
-        // A panic in the batcher is a defect of ours that must not spread to every sender.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// What an answer is to.
-enum Asked {
-    Open(PartitionId),
-    Batch(PartitionId, BatchId),
-}
-
-struct Driver {
-    client: Client,
-    topic: Topic,
-    idempotence: Idempotence,
-    /// The random id of each partition.
-    ids: HashMap<PartitionId, [u8; 16]>,
-    shared: Arc<Shared>,
-    /// By tag.
-    asked: HashMap<u64, Asked>,
-    next_tag: u64,
-    /// Bounded by the batches in flight.
-    answers: mpsc::UnboundedSender<(u64, Outcome)>,
-    answered: mpsc::UnboundedReceiver<(u64, Outcome)>,
-}
-
-impl Driver {
-    async fn run(mut self) {
-        let wake = sleep_until(self.shared.started + IDLE);
-        tokio::pin!(wake);
-        let shared = self.shared.clone();
-        loop {
-            let (actions, done) = {
-                let mut state = shared.lock();
-                let flush = std::mem::take(&mut state.flush) || state.closing;
-                let event = if flush { Event::Flush } else { Event::Tick };
-                let actions = state.batcher.step(event, shared.started.elapsed());
-                let until = shared.started + state.batcher.wake_at().unwrap_or(IDLE);
-                if until != wake.deadline() {
-                    wake.as_mut().reset(until);
-                }
-                (actions, state.closing && state.batcher.is_idle())
-            };
-            self.perform(actions).await;
-            if done {
-                return;
-            }
-            tokio::select! {
-                () = shared.wake.notified() => {}
-                () = &mut wake => {}
-                Some((tag, outcome)) = self.answered.recv() => {
-                    self.answer(tag, outcome).await;
-                    while let Ok((tag, outcome)) = self.answered.try_recv() {
-                        self.answer(tag, outcome).await;
-                    }
-                }
-            }
-        }
-    }
-
-    async fn answer(&mut self, tag: u64, outcome: Outcome) {
-        let Outcome { result, resent } = outcome;
-        if let Err(Failure::Refused(refusal)) = &result
-            && refusal.code.retry() == Retry::Refresh
-        {
-            self.client.forget(&self.topic.spec.name);
-        }
-        let result = result.map(|(reply, _)| reply);
-        let event = match self.asked.remove(&tag) {
-            Some(Asked::Open(partition)) => Event::Opened {
-                partition,
-                result: result.and_then(opened),
-            },
-            Some(Asked::Batch(partition, batch)) => Event::Settled {
-                partition,
-                batch,
-                resent,
-                result: result.and_then(produced),
-            },
-            None => return,
-        };
-        let actions = {
-            let mut state = self.shared.lock();
-            state.batcher.step(event, self.shared.started.elapsed())
-        };
-        self.perform(actions).await;
-    }
-
-    async fn perform(&mut self, actions: Vec<Action>) {
-        for action in actions {
-            match action {
-                Action::Open { partition, renew } => {
-                    let key = self.key(partition, renew);
-                    let request = open_request(&self.topic, partition, key);
-                    self.ask(Asked::Open(partition), partition, request, Bytes::new())
-                        .await;
-                }
-                Action::Produce {
-                    partition,
-                    batch,
-                    bytes,
-                } => {
-                    let request = Request::Produce(ProduceRequest {
-                        topic: self.topic.spec.name.clone(),
-                        incarnation: self.topic.incarnation,
-                        partition,
-                    });
-                    self.ask(Asked::Batch(partition, batch), partition, request, bytes)
-                        .await;
-                }
-                Action::Done {
-                    partition,
-                    batch,
-                    result,
-                } => self.done(partition, batch, result),
-            }
-        }
-    }
-
-    fn key(&mut self, partition: PartitionId, renew: bool) -> ProducerKey {
-        if let Idempotence::Named(name) = &self.idempotence {
-            return ProducerKey::Named(name.clone());
-        }
-        let id = self.ids.entry(partition).or_insert_with(rand::random);
-        if renew {
-            *id = rand::random();
-        }
-        ProducerKey::Random(*id)
-    }
-
-    async fn ask(&mut self, asked: Asked, partition: PartitionId, request: Request, payload: Bytes) {
-        let tag = self.next_tag;
-        self.next_tag += 1;
-        self.asked.insert(tag, asked);
-        let sink = Sink::Many(tag, self.answers.clone());
-        let limit = self.client.limit_of(&request);
-        let connection = self.client.connection_to(&self.topic, partition);
-        if let Err(failure) = connection.submit(request, payload, limit, sink).await {
-            let outcome = Outcome {
-                result: Err(failure),
-                resent: false,
-            };
-            // Our own receiver is there as long as we are.
-            drop(self.answers.send((tag, outcome)));
-        }
-    }
-
-    fn done(&self, partition: PartitionId, batch: BatchId, result: Result<Produced, Failure>) {
-        let Some(open) = self.shared.lock().open.remove(&batch) else {
-            return;
-        };
-        self.shared.space.add_permits(open.cost);
-        let server = self.client.connection_to(&self.topic, partition).server();
-        let what = format!("produce to {} partition {partition}", self.topic.spec.name);
-        let result = result.map_err(|failure| ClientError::of(failure, server, &what));
-        open.outcome.settle(result);
-    }
-}
-
-impl Drop for Driver {
-    /// Only after a panic, or when the runtime goes, is anything still open: nobody is to wait for it.
-    fn drop(&mut self) {
-        self.shared.space.close();
-        let mut state = self.shared.lock();
-        state.closing = true;
-        let open: Vec<OpenBatch> = state.open.drain().map(|(_, open)| open).collect();
-        drop(state);
-        for open in open {
-            open.outcome
-                .settle(Err(ClientError::Closed { what: "the producer" }));
-        }
-    }
-}
-
-fn opened(reply: Reply) -> Result<(Writer, u64), Failure> {
-    match reply {
-        Reply::ProducerOpened(opened) => Ok((opened.writer, opened.last_sequence)),
-        other => Err(Failure::Protocol(unexpected(&other))),
-    }
-}
-
-fn produced(reply: Reply) -> Result<Produced, Failure> {
-    match reply {
-        Reply::Produced(produced) => Ok(produced),
-        other => Err(Failure::Protocol(unexpected(&other))),
-    }
-}
-
-fn open_request(topic: &Topic, partition: PartitionId, producer: ProducerKey) -> Request {
-    Request::OpenProducer(OpenProducer {
-        topic: topic.spec.name.clone(),
-        incarnation: topic.incarnation,
-        partition,
-        producer,
-    })
 }
 
 fn check_partition(topic: &Topic, partition: PartitionId) -> Result<(), ClientError> {

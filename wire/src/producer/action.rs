@@ -7,7 +7,7 @@ use bytes::Bytes;
 use crate::ids::{PartitionId, Writer};
 use crate::message::Produced;
 use crate::partitioner::Partitioner;
-use crate::session::Failure;
+use crate::session::action::Failure;
 
 /// A batch within one producer, from 1, in the order they were begun.
 pub type BatchId = u64;

@@ -40,16 +40,26 @@ impl Batcher {
         }
     }
 
-    /// Where a record goes: by its key, or with the batch without keys that is being filled.
+    /// Where a record goes: by its key; without one, with the batch without keys that is being filled. That passes
+    /// by partitions that are failing (SPEC.md D10); a batch that was begun in one stays there.
     #[must_use]
-    pub fn route(&self, record: &Record) -> PartitionId {
-        match record.key.as_deref() {
-            Some(key) => {
-                let partitioner = self.config.partitioner;
-                partitioner.partition(partitioner.hash(key), self.config.partitions)
-            }
-            None => PartitionId(self.keyless as u32),
+    pub fn route(&mut self, record: &Record) -> PartitionId {
+        if let Some(key) = record.key.as_deref() {
+            let partitioner = self.config.partitioner;
+            return partitioner.partition(partitioner.hash(key), self.config.partitions);
         }
+        if !self.lanes[self.keyless].is_healthy() {
+            self.turn_keyless();
+        }
+        PartitionId(self.keyless as u32)
+    }
+
+    fn turn_keyless(&mut self) {
+        let count = self.lanes.len();
+        let healthy = (1..=count)
+            .map(|step| (self.keyless + step) % count)
+            .find(|&next| self.lanes[next].is_healthy());
+        self.keyless = healthy.unwrap_or((self.keyless + 1) % count);
     }
 
     /// Takes a record into a partition; it has the returned place within the returned batch. Follow it with
@@ -149,11 +159,7 @@ impl Batcher {
             }
         }
         if cut_any && index == self.keyless {
-            let count = self.lanes.len();
-            let healthy = (1..=count)
-                .map(|step| (index + step) % count)
-                .find(|&next| self.lanes[next].is_healthy());
-            self.keyless = healthy.unwrap_or((index + 1) % count);
+            self.turn_keyless();
         }
     }
 }

@@ -11,7 +11,7 @@ use crate::ids::{PartitionId, Writer};
 use crate::message::Produced;
 use crate::producer::action::{Action, BatchId, BatcherConfig, WriterKind};
 use crate::record::Record;
-use crate::session::Failure;
+use crate::session::action::Failure;
 
 /// The first pause before a partition tries again; each failure in a row doubles it.
 const BACKOFF_MIN: Duration = Duration::from_millis(10);

@@ -20,7 +20,7 @@ pub(super) struct Reading {
     pub request: RequestId,
     pub from: Offset,
     /// The clock when it was asked for, which also bounds what a delay lets pass.
-    pub released_at: CommitTime,
+    pub asked_at: CommitTime,
 }
 
 /// See the module.

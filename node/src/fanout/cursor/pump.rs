@@ -136,7 +136,7 @@ impl Cursor {
         self.lane(name).reading = Some(Reading {
             request,
             from,
-            released_at: now,
+            asked_at: now,
         });
         self.probe.reads += 1;
         out.push(Action::Read {

@@ -222,12 +222,21 @@ impl Cursor {
         Some(CutPlan {
             origin: self.config.origin,
             lineage: self.config.lineage,
-            released_at: reading.released_at,
+            released_at: self.released_at(reading, now),
             from: reading.from,
             next: slab.next,
             count_from: self.counted_to,
             takes: self.buckets.iter().filter_map(take).collect(),
         })
+    }
+
+    /// With a delay, the clock that bounded the read; without one, the read may have waited for what it brings.
+    fn released_at(&self, reading: Reading, now: CommitTime) -> CommitTime {
+        if self.config.delay.is_none() {
+            now
+        } else {
+            reading.asked_at
+        }
     }
 
     fn leave_to_gather(&mut self, slab: &Slab, reading: Reading, now: CommitTime) -> bool {

@@ -1,6 +1,7 @@
 //! Reading, gathering, delaying, acknowledging, stopping: nothing goes wrong.
 
 use super::{START, check, config, go_on, opened};
+use crate::fanout::cursor::message::Slab;
 use crate::fanout::cursor::state::CursorConfig;
 use tailwater_wire::ids::{CommitTime, Delay, Offset};
 
@@ -157,4 +158,27 @@ fn a_file_that_cannot_be_written_does_not_hold_up_the_end() {
          stop => persist 9
          persist-failed => stop",
     );
+}
+
+#[test]
+fn nothing_is_stamped_as_released_before_it_is_committed() {
+    for (millis, expected) in [(0, 500), (60_000, 0)] {
+        let mut rig = opened(CursorConfig {
+            delay: Delay { millis },
+            ..config(1, 0)
+        });
+        go_on(&mut rig, "+500 =>");
+        let slab = Slab {
+            request: rig.read(0),
+            next: Offset(1),
+            full: false,
+            next_commit: None,
+        };
+        let plan = rig.cursor.plan(&slab, rig.now).expect("wanted");
+        let expected = CommitTime(START.0 + expected * 1_000_000);
+        assert_eq!(
+            plan.released_at, expected,
+            "a read that waited, with {millis} ms of delay"
+        );
+    }
 }

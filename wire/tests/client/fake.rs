@@ -64,6 +64,7 @@ pub struct State {
     pub duplicates: usize,
     pub fetches: usize,
     pub hello: String,
+    pub lineage: [u8; 8],
 }
 
 /// A running one; it ends with its runtime.
@@ -80,6 +81,7 @@ impl Fake {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let state = State {
             partitions: (0..partitions).map(|_| Partition::default()).collect(),
+            lineage: LINEAGE.0,
             ..State::default()
         };
         let fake = Fake {
@@ -299,7 +301,7 @@ impl Fake {
                     return Err(ErrorCode::PositionAhead);
                 }
                 if log.end > fetch.from.0 || tokio::time::Instant::now() >= give_up {
-                    return Ok(log.read(fetch));
+                    return Ok(log.read(fetch, Lineage(state.lineage)));
                 }
             }
             tokio::time::sleep(Duration::from_millis(2)).await;
@@ -308,7 +310,7 @@ impl Fake {
 }
 
 impl Partition {
-    fn read(&self, fetch: &FetchRequest) -> (Reply, Bytes) {
+    fn read(&self, fetch: &FetchRequest, lineage: Lineage) -> (Reply, Bytes) {
         let mut out = BytesMut::new();
         let mut next = fetch.from;
         for (header, bytes) in &self.batches {
@@ -329,7 +331,7 @@ impl Partition {
         }
         let fetched = Fetched {
             incarnation: INCARNATION,
-            lineage: LINEAGE,
+            lineage,
             log_start: Offset(self.log_start),
             high_water_mark: Offset(self.end),
             next,

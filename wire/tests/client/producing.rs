@@ -1,39 +1,16 @@
-//! The client library against a node in miniature, over real sockets: what users are told when things go wrong.
-#![cfg(feature = "client")]
-
-mod fake;
+//! Producers: exactly once, never twice, and bounded.
 
 use std::time::Duration;
 
 use bytes::Bytes;
-use fake::{Fake, Fault, topic_name};
-use tailwater_wire::client::{Client, ClientConfig, ClientError, Idempotence, Producer, ProducerOptions};
+use tailwater_wire::client::{Client, Idempotence, Producer, ProducerOptions};
 use tailwater_wire::code::{ErrorCode, Retry};
 use tailwater_wire::ids::{Offset, PartitionId};
-use tailwater_wire::message::Request;
 use tailwater_wire::record::Record;
 use tokio::time::timeout;
 
-async fn client(fake: &Fake) -> Client {
-    Client::connect(config(fake)).await.expect("the fake is there")
-}
-
-fn config(fake: &Fake) -> ClientConfig {
-    ClientConfig {
-        request_timeout: Duration::from_millis(400),
-        connect_timeout: Duration::from_millis(400),
-        name: "a test".to_owned(),
-        ..ClientConfig::new(fake.address.to_string())
-    }
-}
-
-fn record(value: u32) -> Record {
-    Record {
-        key: Some(Bytes::from(format!("key-{}", value % 50))),
-        value: Bytes::from(value.to_string()),
-        ..Record::default()
-    }
-}
+use crate::fake::{Fake, Fault, topic_name};
+use crate::{client, record};
 
 async fn producer(client: &Client, options: ProducerOptions) -> Producer {
     client.producer(&topic_name(), options).await.expect("a producer")
@@ -44,94 +21,6 @@ fn anonymous() -> ProducerOptions {
         idempotence: Idempotence::None,
         ..ProducerOptions::default()
     }
-}
-
-#[tokio::test]
-async fn a_client_greets_and_asks() {
-    let fake = Fake::start(4).await;
-    let client = client(&fake).await;
-    assert_eq!(client.welcome().node, 1);
-    assert_eq!(fake.state().hello, "a test");
-    client.ping().await.expect("pong");
-    let topic = client.topic(&topic_name()).await.expect("it is there");
-    assert_eq!(topic.spec.partitions, 4);
-}
-
-#[tokio::test]
-async fn refusals_keep_their_code_and_say_their_exit_code() {
-    let fake = Fake::start(1).await;
-    let client = client(&fake).await;
-    let name = "nowhere".parse().expect("a name");
-    let error = client.topic(&name).await.expect_err("it is not there");
-    assert_eq!(error.code(), ErrorCode::UnknownTopic);
-    assert_eq!((error.exit_code(), error.retry()), (3, Retry::Refresh));
-    assert!(error.to_string().ends_with("(UNKNOWN_TOPIC)"), "{error}");
-
-    fake.state().refuse_hello = Some(ErrorCode::UnsupportedVersion);
-    let error = Client::connect(config(&fake)).await.expect_err("refused");
-    assert_eq!(error.code(), ErrorCode::UnsupportedVersion);
-}
-
-#[tokio::test]
-async fn nobody_there_is_unreachable_at_once() {
-    let fake = Fake::start(1).await;
-    let mut config = config(&fake);
-    config.server = "127.0.0.1:1".to_owned();
-    let error = Client::connect(config).await.expect_err("nobody listens");
-    assert!(matches!(error, ClientError::Unreachable { .. }));
-    assert_eq!(error.exit_code(), 4);
-}
-
-#[tokio::test]
-async fn half_a_frame_and_silence_times_out_and_the_next_request_works() {
-    let fake = Fake::start(1).await;
-    let client = client(&fake).await;
-    fake.state().faults.push_back(Fault::HalfFrame);
-    let error = client.ping().await.expect_err("half an answer");
-    assert!(matches!(error, ClientError::TimedOut { .. }), "{error}");
-    assert_eq!(error.exit_code(), 4);
-    client.ping().await.expect("over a new connection");
-    assert_eq!(fake.state().connections, 2);
-}
-
-#[tokio::test]
-async fn garbage_is_a_protocol_error_and_the_next_request_works() {
-    let fake = Fake::start(1).await;
-    let client = client(&fake).await;
-    for fault in [Fault::Garbage, Fault::WrongReply] {
-        fake.state().faults.push_back(fault);
-        let error = client.ping().await.expect_err("no pong");
-        assert!(matches!(error, ClientError::Protocol { .. }), "{error}");
-        client.ping().await.expect("pong");
-    }
-}
-
-#[tokio::test]
-async fn a_silent_listener_is_given_up() {
-    let listener = tokio::net::TcpListener::bind("127.0.0.1:0")
-        .await
-        .expect("a port");
-    let fake = Fake::start(1).await;
-    let mut config = config(&fake);
-    config.server = listener.local_addr().expect("bound").to_string();
-    let error = Client::connect(config).await.expect_err("no welcome");
-    assert!(matches!(error, ClientError::Unreachable { .. }), "{error}");
-}
-
-#[tokio::test]
-async fn many_requests_share_a_connection() {
-    let fake = Fake::start(1).await;
-    let client = client(&fake).await;
-    let pings: Vec<_> = (0..1_000)
-        .map(|_| {
-            let client = client.clone();
-            tokio::spawn(async move { client.request(Request::Ping, Bytes::new()).await })
-        })
-        .collect();
-    for ping in pings {
-        ping.await.expect("no panic").expect("pong");
-    }
-    assert_eq!(fake.state().connections, 1);
 }
 
 #[tokio::test]

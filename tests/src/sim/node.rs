@@ -1,0 +1,156 @@
+//! The node that owns the parent's partitions: its reconciler, its cursor files, and the cursors that it is starting.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use futures_lite::future::block_on;
+use tailwater_node::fanout::desired::{CursorKey, CursorSpec};
+use tailwater_node::fanout::diff::{Reconciler, Running};
+use tailwater_storage::cursor_file::{self, CursorFile};
+use tailwater_storage::disk::device::Disk;
+use tailwater_storage::disk::memory::{CrashPlan, MemoryDisk};
+use tailwater_storage::layout::{CursorPath, partition_dir};
+use tailwater_storage::proof::{LeaderConfirmed, Persist};
+use tailwater_wire::ids::{Epoch, Offset, PartitionId};
+
+use super::meta::Meta;
+use super::rng::Rng;
+
+/// A cursor whose start waits for the leader's word.
+#[derive(Debug, Clone)]
+pub(super) struct Starting {
+    pub spec: CursorSpec,
+    /// What the file said before the leader was asked.
+    pub file: CursorFile,
+    /// Which asking; a later one makes the earlier void.
+    pub asking: u64,
+}
+
+/// See the module.
+pub(super) struct Node {
+    pub up: bool,
+    /// The version of the metadata that it has seen.
+    pub view: u64,
+    pub reconciler: Reconciler,
+    /// By cursor: the runner.
+    pub running: BTreeMap<CursorKey, (usize, Running)>,
+    pub starting: BTreeMap<CursorKey, Starting>,
+    /// Counts what the reconciler cannot see in the metadata.
+    pub owned_version: u64,
+    disk: MemoryDisk,
+    unique: u64,
+}
+
+impl Node {
+    pub fn new(seed: u64, meta: &Meta, partitions: u32) -> Node {
+        let disk = MemoryDisk::new(seed);
+        for partition in 0..partitions {
+            let dir = partition_dir(Path::new("/"), &meta.parent, PartitionId(partition));
+            block_on(disk.create_dir_all(&dir)).expect("an empty disk");
+        }
+        Node {
+            up: true,
+            view: 0,
+            reconciler: Reconciler::new(),
+            running: BTreeMap::new(),
+            starting: BTreeMap::new(),
+            owned_version: 0,
+            disk,
+            unique: 0,
+        }
+    }
+
+    fn path(key: &CursorKey) -> CursorPath {
+        CursorPath::new(Path::new("/"), &key.parent, key.partition, &key.child)
+    }
+
+    fn unique(&mut self) -> u64 {
+        self.unique += 1;
+        self.unique
+    }
+
+    pub fn read(&self, key: &CursorKey) -> CursorFile {
+        block_on(cursor_file::read(&self.disk, &Node::path(key))).unwrap_or(CursorFile::Damaged("unreadable"))
+    }
+
+    /// Writes the file of a cursor that starts; false when that is refused.
+    pub fn write_start(
+        &mut self,
+        key: &CursorKey,
+        epoch: Epoch,
+        offset: Offset,
+        seen: &CursorFile,
+        proof: &LeaderConfirmed,
+    ) -> bool {
+        let (unique, path) = (self.unique(), Node::path(key));
+        block_on(cursor_file::start(
+            &self.disk, &path, unique, epoch, offset, seen, proof,
+        ))
+        .is_ok()
+    }
+
+    pub fn advance(&mut self, key: &CursorKey, persist: Persist) -> bool {
+        let (unique, path) = (self.unique(), Node::path(key));
+        block_on(cursor_file::advance(&self.disk, &path, unique, persist)).is_ok()
+    }
+
+    pub fn remove(&self, key: &CursorKey, seen: &CursorFile, proof: &LeaderConfirmed) -> bool {
+        block_on(cursor_file::remove(&self.disk, &Node::path(key), seen, proof)).is_ok()
+    }
+
+    /// The power goes: the disk keeps what it must and some of the rest.
+    pub fn crash(&mut self, rng: &mut Rng) {
+        let plan = match rng.range(0, 2) {
+            0 => CrashPlan::LoseAll,
+            1 => CrashPlan::KeepAll,
+            _ => CrashPlan::Random(rng.next()),
+        };
+        self.disk = self.disk.crash(plan);
+        self.running.clear();
+        self.starting.clear();
+        self.owned_version += 1;
+        self.up = false;
+    }
+
+    /// Somebody restores, deletes or damages a cursor file while the node is down.
+    pub fn tamper(&mut self, key: &CursorKey, meta: &Meta, rng: &mut Rng) {
+        let path = Node::path(key);
+        let write = |text: &str| block_on(self.disk.write_small(path.path(), text.as_bytes()));
+        let done = match (rng.range(0, 7), self.read(key)) {
+            (0, _) => block_on(self.disk.remove_file(path.path())),
+            (1, _) => write(""),
+            (2, _) => write("\0\0\0\0\0\0\0\0"),
+            // An older state of the same attachment: never below its attach point.
+            (3, CursorFile::Present { epoch, next_offset }) => {
+                let link = meta.links.iter().find(|link| link.epoch == epoch);
+                let attach = link.map_or(Offset::ZERO, |link| link.attach_offset(key.partition.0));
+                let older = Offset(rng.range(attach.0, next_offset.0.max(attach.0)));
+                write(&cursor_file::encode(epoch, older))
+            }
+            // The file of an attachment that is gone, or never was.
+            (4, _) => {
+                let seen = meta.snapshots[self.view as usize].link(&meta.parent, &meta.child);
+                let live = [seen, meta.link()].map(|link| link.map(|link| link.epoch));
+                let mut dead = meta.links.iter().map(|link| link.epoch);
+                let epoch = dead.find(|epoch| !live.contains(&Some(*epoch)));
+                let epoch = epoch.unwrap_or(Epoch([0xee; 8]));
+                write(&cursor_file::encode(epoch, Offset(rng.range(0, 400))))
+            }
+            _ => Ok(()),
+        };
+        // Removing what is not there is no harm done.
+        drop(done);
+    }
+
+    /// The cursors that exist, as the reconciler compares them.
+    pub fn exists(&self) -> BTreeMap<CursorKey, Running> {
+        let running = |(key, (_, running)): (&CursorKey, &(usize, Running))| (key.clone(), *running);
+        self.running.iter().map(running).collect()
+    }
+
+    /// A cursor is gone.
+    pub fn forget(&mut self, runner: usize) {
+        self.running.retain(|_, (index, _)| *index != runner);
+        self.owned_version += 1;
+    }
+}

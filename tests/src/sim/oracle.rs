@@ -1,0 +1,208 @@
+//! The oracle: what must be true of the two logs once everything has arrived.
+//!
+//! For the link that is alive: every parent record from the attach point that passes the filter is in the child
+//! exactly once, in its partition, as it was, unless retention took it and that was counted. For every link that ever
+//! was: each child partition is whole below its watermark, in order, and never early. And nothing of a dead epoch was
+//! appended by a partition that knew.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use tailwater_wire::ids::{Offset, OriginId, PartitionId};
+use tailwater_wire::meta::Link;
+use tailwater_wire::partitioner::keyless;
+use tailwater_wire::record::Record;
+
+use super::child::Appended;
+use super::runner::Runner;
+use super::world::World;
+
+impl World {
+    /// Looks at everything, and notes what is wrong.
+    pub fn audit(&mut self) {
+        let mut wrong = Vec::new();
+        let links = self.meta.links.clone();
+        let mut delivered = 0;
+        for link in &links {
+            for partition in 0..self.scenario.parent_partitions {
+                delivered += self.audit_link(link, partition, &mut wrong);
+            }
+        }
+        let appended: u64 = self
+            .children
+            .iter()
+            .flat_map(|child| child.durable())
+            .map(|batch| u64::from(batch.batch.records))
+            .sum();
+        if appended != delivered {
+            wrong.push(format!(
+                "{appended} records in the child, {delivered} of a link that was"
+            ));
+        }
+        self.audit_epochs(&mut wrong);
+        self.audit_counters(&mut wrong);
+        self.trace.note(&[16, appended]);
+        self.failures.extend(wrong);
+    }
+
+    /// One origin, over all child partitions. Returns the records found.
+    fn audit_link(&self, link: &Link, partition: u32, wrong: &mut Vec<String>) -> u64 {
+        let origin = OriginId {
+            epoch: link.epoch,
+            partition: PartitionId(partition),
+        };
+        let alive = self.meta.link().map(|link| link.epoch) == Some(link.epoch);
+        let attach = link.attach_offset(partition);
+        let parent = &self.parents[partition as usize];
+        let mut found = 0;
+        for child in &self.children {
+            let name = format!("{origin:?} in child partition {}", child.partition);
+            let batches: Vec<&Appended> = child
+                .durable()
+                .iter()
+                .filter(|batch| batch.origin == origin)
+                .collect();
+            let watermark = batches.last().map_or(attach, |batch| batch.batch.end);
+            let whole_to = if alive {
+                parent.high_water_mark()
+            } else {
+                watermark
+            };
+            let expected: BTreeMap<Offset, &Record> = parent
+                .records()
+                .filter(|(offset, _, record)| {
+                    *offset >= attach
+                        && *offset < whole_to
+                        && passes(self.scenario.filter, record)
+                        && self.place(partition, *offset, record) == child.partition
+                })
+                .map(|(offset, _, record)| (offset, record))
+                .collect();
+            let mut seen = BTreeSet::new();
+            let mut last = None;
+            for (offset, record) in batches.iter().flat_map(|batch| &batch.records) {
+                found += 1;
+                if last >= Some(*offset) {
+                    wrong.push(format!("{name}: {offset} after {last:?}"));
+                }
+                last = Some(*offset);
+                if !seen.insert(*offset) {
+                    wrong.push(format!("{name}: {offset} twice"));
+                }
+                match expected.get(offset) {
+                    None => wrong.push(format!("{name}: {offset} does not belong there")),
+                    Some(original) if *original != record => {
+                        wrong.push(format!("{name}: {offset} is not what it was"));
+                    }
+                    Some(_) => {}
+                }
+            }
+            for offset in expected.keys().filter(|offset| !seen.contains(offset)) {
+                if *offset >= parent.log_start {
+                    wrong.push(format!("{name}: {offset} is missing (watermark {watermark})"));
+                } else if alive && self.dropped(partition) == 0 {
+                    wrong.push(format!("{name}: {offset} was dropped and not counted"));
+                }
+            }
+            self.audit_times(&name, partition, &batches, wrong);
+        }
+        found
+    }
+
+    fn audit_times(&self, name: &str, partition: u32, batches: &[&Appended], wrong: &mut Vec<String>) {
+        let committed: BTreeMap<Offset, _> = self.parents[partition as usize]
+            .records()
+            .map(|(offset, committed, _)| (offset, committed))
+            .collect();
+        for batch in batches {
+            for (offset, _) in &batch.records {
+                let due = committed.get(offset).map(|time| time.plus(self.scenario.delay));
+                if due > Some(batch.released_at) || due > Some(batch.appended_at) {
+                    wrong.push(format!("{name}: {offset} is early"));
+                }
+            }
+        }
+        for pair in batches.windows(2) {
+            if pair[1].batch.previous != pair[0].batch.end {
+                wrong.push(format!(
+                    "{name}: a batch follows {}, not {}",
+                    pair[1].batch.previous, pair[0].batch.end
+                ));
+            }
+        }
+    }
+
+    /// Nothing of an epoch that was gone, as far as the partition knew, is in its log.
+    fn audit_epochs(&self, wrong: &mut Vec<String>) {
+        for child in &self.children {
+            for batch in &child.log {
+                let snapshot = &self.meta.snapshots[batch.view as usize];
+                if snapshot
+                    .link_by_epoch(&self.meta.child, batch.origin.epoch)
+                    .is_none()
+                {
+                    wrong.push(format!(
+                        "child partition {}: a batch of the dead {:?} at {}",
+                        child.partition, batch.origin, batch.base
+                    ));
+                }
+            }
+        }
+    }
+
+    /// The cursor's own count of what it filtered: exact, if it was the only one of its epoch and so read everything.
+    fn audit_counters(&self, wrong: &mut Vec<String>) {
+        for runner in self
+            .runners
+            .iter()
+            .filter(|runner| !runner.dead && !runner.zombie)
+        {
+            let parent = &self.parents[runner.partition as usize];
+            let Some(from) = runner.first_read else { continue };
+            let held_back = parent
+                .records()
+                .filter(|(offset, _, record)| *offset >= from && !passes(self.scenario.filter, record))
+                .count() as u64;
+            let probe = runner.cursor.probe();
+            let same = |other: &&Runner| {
+                other.partition == runner.partition && other.identity.epoch == runner.identity.epoch
+            };
+            let exact = probe.dropped == 0 && self.runners.iter().filter(same).count() == 1;
+            if exact && probe.filtered != held_back || probe.filtered > held_back {
+                wrong.push(format!(
+                    "partition {}: {} counted as filtered, {held_back} are",
+                    runner.partition, probe.filtered
+                ));
+            }
+        }
+    }
+
+    /// What all cursors of a partition counted as dropped.
+    fn dropped(&self, partition: u32) -> u64 {
+        let of = self.runners.iter().filter(|runner| runner.partition == partition);
+        of.map(|runner| runner.cursor.probe().dropped).sum()
+    }
+
+    /// Where a record belongs, worked out anew.
+    fn place(&self, partition: u32, offset: Offset, record: &Record) -> PartitionId {
+        let partitions = self.scenario.child_partitions;
+        let by = self.scenario.child_partitioner;
+        record.key.as_deref().map_or_else(
+            || keyless(PartitionId(partition), offset, partitions),
+            |key| by.partition(by.hash(key), partitions),
+        )
+    }
+}
+
+/// The filters of the scenarios, read a second time.
+fn passes(filter: Option<&str>, record: &Record) -> bool {
+    let key = record.key.as_deref();
+    match filter {
+        Some("kind=trade") => record
+            .headers
+            .iter()
+            .any(|(name, value)| name == "kind" && value.as_ref() == b"trade"),
+        Some("key^=1") => key.is_some_and(|key| key.first() == Some(&b'1')),
+        Some("key=3|4|5") => key.is_some_and(|key| matches!(key, b"3" | b"4" | b"5")),
+        _ => true,
+    }
+}
