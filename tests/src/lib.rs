@@ -1,11 +1,6 @@
-<<<<<<< HEAD
-//! What Tailwater's tests stand on: the fake disk, and whatever else several of them share.
+//! What Tailwater is tested with: the fake disk, the simulator, and real nodes for the end-to-end tests.
 #![forbid(unsafe_code)]
 
 pub mod fakedisk;
-=======
-//! What Tailwater is tested with: the simulator, and what end-to-end tests share.
-#![forbid(unsafe_code)]
-
 pub mod sim;
->>>>>>> fanout
+pub mod cluster;
