@@ -27,6 +27,8 @@ use crate::partition::leftovers;
 use crate::partition::owner::Partitions;
 use crate::telemetry::counters::ShardCounters;
 
+/// How long a draining shard waits for clients to take their last answers, in milliseconds.
+const LAST_ANSWERS_WITHIN_MS: u32 = 2_000;
 /// How often the shard measures how busy it is.
 const BUSY_EVERY: Duration = Duration::from_secs(2);
 
@@ -114,6 +116,14 @@ pub async fn run(setup: ShardSetup) {
     dispatch.drain();
     cursors.stop_all().await;
     partitions.close_all().await;
+    // What was accepted has been settled by now; its answers go out, and the connections end by themselves.
+    for _ in 0..LAST_ANSWERS_WITHIN_MS {
+        if partitions.counters().connections.get() == 0 {
+            return;
+        }
+        glommio::timer::sleep(Duration::from_millis(1)).await;
+    }
+    tracing::warn!("clients did not take their last answers in time");
 }
 
 async fn open(config: &NodeConfig) -> Result<(UringDisk, (Listener, SocketAddr)), String> {
