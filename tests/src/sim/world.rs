@@ -82,7 +82,7 @@ impl World {
     pub fn new(scenario: Scenario) -> World {
         let meta = Meta::new(&scenario);
         let parent = |n| Parent::new(n, scenario.parent_partitioner);
-        let child = |n| Child::new(n, scenario.bug);
+        let child = |n| Child::new(n, &scenario);
         let mut world = World {
             rng: Rng::new(scenario.seed),
             schedule: Schedule::new(START),
