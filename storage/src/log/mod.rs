@@ -270,18 +270,12 @@ impl<D: Disk> PartitionLog<D> {
         }
     }
 
-    /// Waits for the end of the round that is under way, if there is one.
+    /// Waits until no round is under way: another one may have begun before this task was woken.
     async fn round_end(&self) {
-        let wait = {
-            let state = self.state.borrow();
-            if state.in_round {
-                self.round_ends.wait(Offset::ZERO)
-            } else {
-                Wait::Ended(Some(Ok(())))
-            }
-        };
-        // Its outcome stands in the state.
-        let _ended = wait.await;
+        while self.state.borrow().in_round {
+            // Its outcome stands in the state.
+            let _ended = self.round_ends.wait(Offset::ZERO).await;
+        }
     }
 
     /// Makes the log read-only because a flush failed that may have covered its writes although it was asked for through
