@@ -15,7 +15,7 @@ const MEMORY_FILE_SYSTEMS: [u64; 2] = [0x0102_1994, 0x8584_58f6];
 /// What a report says of the machine, and of what ran on it.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
 pub struct Env {
-    /// The kernel's name, release and build.
+    /// The kernel's name and release.
     pub kernel: String,
     /// The processor's name.
     pub cpu: String,
@@ -45,7 +45,8 @@ impl Env {
     pub fn gather(dir: &Path, workspace: &Path, cores: Option<Cores>, run: String) -> Env {
         let mount = fs::metadata(dir).ok().and_then(|meta| Mount::of(meta.dev()));
         Env {
-            kernel: read("/proc/version").map_or_else(unknown, |text| text.trim().to_owned()),
+            kernel: read("/proc/sys/kernel/osrelease")
+                .map_or_else(unknown, |text| format!("Linux {}", text.trim())),
             cpu: read("/proc/cpuinfo")
                 .and_then(|text| cpu_name(&text))
                 .unwrap_or_else(unknown),

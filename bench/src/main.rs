@@ -20,6 +20,7 @@ use std::time::Duration;
 use anyhow::Context;
 use clap::{Parser, Subcommand, ValueEnum};
 use tailwater_wire::time::parse_duration;
+use tokio::signal::unix::{SignalKind, signal};
 
 use crate::peer::lab::Peer;
 use crate::run::Plan;
@@ -139,7 +140,7 @@ fn execute(arguments: Run) -> anyhow::Result<ExitCode> {
     let run = async {
         tokio::select! {
             report = run::run(&plan) => report.map(Some),
-            interrupted = tokio::signal::ctrl_c() => interrupted.map(|()| None).context("cannot wait for signals"),
+            interrupted = interrupted() => interrupted.map(|()| None).context("cannot wait for signals"),
         }
     };
     let Some(report) = tokio::task::LocalSet::new().block_on(&runtime, run)? else {
@@ -156,6 +157,15 @@ fn execute(arguments: Run) -> anyhow::Result<ExitCode> {
         .write_all(text.as_bytes())
         .context("standard output")?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Waits for a request to end, so that processes and data of the run go with it.
+async fn interrupted() -> std::io::Result<()> {
+    let mut terminated = signal(SignalKind::terminate())?;
+    tokio::select! {
+        interrupted = tokio::signal::ctrl_c() => interrupted,
+        _ = terminated.recv() => Ok(()),
+    }
 }
 
 /// Each system once, in the order given.

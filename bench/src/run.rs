@@ -183,6 +183,12 @@ fn describe(plan: &Plan, systems: &Systems) -> String {
     if let Some(only) = &plan.only {
         text.push_str(&format!(" --only '{only}'"));
     }
+    if let Some(binary) = &plan.tailwater {
+        text.push_str(&format!(" --tailwater {}", binary.display()));
+    }
+    if !plan.pin {
+        text.push_str(" --no-pin");
+    }
     if let Some(fio) = &systems.fio {
         text.push_str(&format!(" ({})", fio.version()));
     }

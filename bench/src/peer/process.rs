@@ -164,33 +164,33 @@ pub fn free_addresses<const N: usize>() -> anyhow::Result<[SocketAddr; N]> {
     Ok(addresses)
 }
 
-/// The program beside this one, or the one that cargo builds there.
+/// A program of the workspace, built in release mode beside this one. It is built also when it is there already: it
+/// may be older than the sources, and the figures would then be of something else. Without cargo, the one that is there.
 ///
 /// # Errors
 /// When there is no such program and none can be built.
 pub fn release_binary(name: &str, package: &str, workspace: &Path) -> anyhow::Result<PathBuf> {
     let own = std::env::current_exe().context("where this program lies is unknown")?;
-    let beside = own.with_file_name(name);
-    let is_release = own.parent().is_some_and(|folder| folder.ends_with("release"));
-    if !workspace.join("Cargo.toml").is_file() && is_release && beside.is_file() {
-        return Ok(beside);
-    }
-    // Also when it is there: it may be older than the sources, and then the figures would be of something else.
-    let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    cargo
-        .current_dir(workspace)
-        .args(["build", "--release", "--locked", "--quiet", "--package", package]);
     let target = own
-        .parent()
-        .and_then(Path::parent)
+        .ancestors()
+        .nth(2)
         .context("this program does not lie in a target folder")?;
-    cargo.arg("--target-dir").arg(target).stdin(Stdio::null());
-    let status = cargo.status().context("cannot start cargo")?;
     let built = target.join("release").join(name);
-    if !status.success() || !built.is_file() {
-        return Err(anyhow!("{name}: cargo could not build it ({status})"));
+    let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    cargo.args(["build", "--release", "--locked", "--package", package]);
+    cargo
+        .arg("--target-dir")
+        .arg(target)
+        .current_dir(workspace)
+        .stdin(Stdio::null());
+    match cargo.status() {
+        Ok(status) if status.success() && built.is_file() => Ok(built),
+        Ok(status) => Err(anyhow!("{name}: cargo could not build it ({status})")),
+        Err(_) if built.is_file() => Ok(built),
+        Err(error) => {
+            Err(error).with_context(|| format!("{name}: it is not there, and cargo cannot be started"))
+        }
     }
-    Ok(built)
 }
 
 /// User and system time of a line of `/proc/PID/stat`, whose second field may hold anything in its parentheses.

@@ -7,9 +7,12 @@ use std::process::Command;
 use std::task::{Context as TaskContext, Poll};
 use std::time::Duration;
 
-use anyhow::Context;
-use tailwater_wire::client::{Client, ClientConfig, Delivery, Producer, ProducerOptions};
-use tailwater_wire::ids::{PartitionId, TopicName};
+use anyhow::{Context, bail};
+use tailwater_wire::client::{
+    Client, ClientConfig, Consumed, ConsumerOptions, Delivery, Producer, ProducerOptions, StartAt,
+};
+use tailwater_wire::ids::{Offset, PartitionId, TopicName};
+use tailwater_wire::message::Place;
 use tailwater_wire::meta::{Durability, Retention, Topic, TopicSpec};
 use tailwater_wire::partitioner::Partitioner;
 use tailwater_wire::record::Record;
@@ -83,6 +86,27 @@ impl Node {
             .create_topic(spec)
             .await
             .with_context(|| format!("topic {name}"))
+    }
+
+    /// How many records the batch has that lies in the middle of the first partition: what was measured is what was
+    /// meant only if the client sent batches as they were handed over.
+    pub async fn batch_in_the_middle(&self, topic: &Topic) -> anyhow::Result<usize> {
+        let (name, partition) = (&topic.spec.name, PartitionId(0));
+        let end = self
+            .client
+            .find_offset(name, partition, Place::Tail)
+            .await?
+            .high_water_mark;
+        let options = ConsumerOptions {
+            partitions: Some(vec![partition]),
+            from: StartAt::Offset(Offset(end.0 / 2)),
+            stop_at_end: true,
+            ..ConsumerOptions::default()
+        };
+        match self.client.consumer(name, options).await?.next().await? {
+            Some(Consumed::Batch(batch)) => Ok(batch.header.record_count as usize),
+            other => bail!("nothing to read in the middle of {name}: {other:?}"),
+        }
     }
 
     /// A producer on a connection of its own for each partition of a topic.

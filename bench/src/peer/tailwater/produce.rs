@@ -1,5 +1,6 @@
 //! The cells of `produce` on a node.
 
+use anyhow::ensure;
 use tailwater_wire::client::ProducerOptions;
 
 use crate::load::{Until, closed_lanes, paced};
@@ -42,5 +43,11 @@ pub async fn run(node: &Node, cell: &Produce, lab: &Lab) -> anyhow::Result<Outco
         timeline,
     );
     let (tally, cpu) = tokio::try_join!(load, cpu)?;
+    let records = node.batch_in_the_middle(&topic).await?;
+    ensure!(
+        records == cell.batch_records,
+        "a batch of {records} records where {} were meant",
+        cell.batch_records
+    );
     Ok(Outcome::of_tally(&tally, &timeline, cpu, bytes))
 }
