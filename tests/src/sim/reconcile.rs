@@ -158,13 +158,13 @@ impl World {
         for partition in 0..self.scenario.parent_partitions {
             let key = self.key(partition);
             let file = self.node.read(&key);
-            let exists = self.node.exists();
-            let desired = self.node.reconciler.desired();
-            if sweep(&key, &file, desired, &exists, None) != Sweep::Ask || !self.meta.reachable {
+            let desired = self.node.reconciler.desired().contains_key(&key);
+            let in_use = desired || self.node.running.contains_key(&key);
+            if sweep(&key, &file, in_use, None) != Sweep::Ask || !self.meta.reachable {
                 continue;
             }
             let word = self.meta.confirm();
-            if let Sweep::Remove(proof) = sweep(&key, &file, desired, &exists, Some(&word)) {
+            if let Sweep::Remove(proof) = sweep(&key, &file, in_use, Some(&word)) {
                 let removed = self.node.remove(&key, &file, proof);
                 self.trace.note(&[14, u64::from(partition), u64::from(removed)]);
             }
