@@ -2,8 +2,8 @@
 
 use bytes::Bytes;
 use tailwater_node::fanout::batch::ChildBatch;
-use tailwater_node::fanout::cursor::bucket::Receipt;
 use tailwater_node::fanout::cursor::message::{Event, RequestId};
+use tailwater_node::fanout::cursor::receipt::Receipt;
 use tailwater_storage::dedup::table::DedupTable;
 use tailwater_storage::dedup::verdict::{AppendedBatch, OriginMark, Verdict};
 use tailwater_wire::batch::view::BatchView;

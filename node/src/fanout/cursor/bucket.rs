@@ -18,23 +18,10 @@ use tailwater_wire::ids::{CommitTime, Offset, PartitionId};
 
 use crate::fanout::batch::{ChildBatch, Part, Take};
 use crate::fanout::cursor::message::{RequestId, StallReason};
+use crate::fanout::cursor::receipt::Receipt;
 
 /// Batches of one bucket that may be unanswered at a time.
 pub const IN_FLIGHT_MAX: usize = 1;
-
-/// A child partition's acknowledgement: everything of this origin below its watermark is flushed there.
-#[derive(Debug, PartialEq, Eq)]
-pub struct Receipt {
-    watermark: Offset,
-}
-
-impl Receipt {
-    /// From an answer that says that the batch which leaves `watermark` is flushed. Only committers make receipts.
-    #[must_use]
-    pub fn flushed(watermark: Offset) -> Receipt {
-        Receipt { watermark }
-    }
-}
 
 /// Where a bucket stands with its child partition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -188,7 +175,7 @@ impl Bucket {
         let Some(&sent) = self.in_flight.front() else {
             return false;
         };
-        if receipt.watermark < sent.end {
+        if receipt.watermark() < sent.end {
             return false;
         }
         self.in_flight.pop_front();

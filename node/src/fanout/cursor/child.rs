@@ -4,9 +4,10 @@ use tailwater_storage::dedup::verdict::OriginMark;
 use tailwater_wire::code::ErrorCode;
 use tailwater_wire::ids::{CommitTime, Offset, PartitionId};
 
-use crate::fanout::cursor::bucket::{Phase, Receipt, Word};
+use crate::fanout::cursor::bucket::{Phase, Word};
 use crate::fanout::cursor::lane::{RETRY_NANOS, after};
 use crate::fanout::cursor::message::{Action, ParentVerdict, RequestId, StallReason};
+use crate::fanout::cursor::receipt::Receipt;
 use crate::fanout::cursor::state::{Cursor, EpochState, Life};
 
 impl Cursor {

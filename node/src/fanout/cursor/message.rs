@@ -8,7 +8,7 @@ use tailwater_wire::code::ErrorCode;
 use tailwater_wire::ids::{CommitTime, Offset, PartitionId};
 
 use crate::fanout::batch::{ChildBatch, Cut};
-use crate::fanout::cursor::bucket::Receipt;
+use crate::fanout::cursor::receipt::Receipt;
 
 /// Names one request of a cursor. An answer that names another one than is outstanding is late, and changes nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]

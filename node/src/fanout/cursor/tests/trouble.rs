@@ -1,8 +1,8 @@
 //! Children that fail, lie, lag or forget; parents that lose; epochs that die.
 
 use super::{check, config, go_on, opened};
-use crate::fanout::cursor::bucket::Receipt;
 use crate::fanout::cursor::message::Event;
+use crate::fanout::cursor::receipt::Receipt;
 use tailwater_wire::ids::{Offset, PartitionId};
 
 #[test]
