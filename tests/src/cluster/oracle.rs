@@ -53,9 +53,15 @@ impl Span {
 }
 
 /// Everything that is wrong with the copies of an attachment, in words; empty when each record of its range is
-/// there once, equal, in order, and not early, and nothing else is. `passes` says which records the filter lets pass.
+/// there once, equal, in order, and not early, and nothing else is. `wanted` says which of them, by parent partition,
+/// offset and number, are to be copied at all.
 #[must_use]
-pub fn faults(parent: &Log, copies: &[Copied], span: &Span, passes: impl Fn(u64) -> bool) -> Vec<String> {
+pub fn faults(
+    parent: &Log,
+    copies: &[Copied],
+    span: &Span,
+    wanted: impl Fn(u32, u64, u64) -> bool,
+) -> Vec<String> {
     let mut faults = Vec::new();
     let mut seen: Vec<Vec<u32>> = span
         .from
@@ -79,8 +85,8 @@ pub fn faults(parent: &Log, copies: &[Copied], span: &Span, passes: impl Fn(u64)
         if original.number != copy.stored.number {
             faults.push(format!("not equal to its original {original:?}: {copy:?}"));
         }
-        if !passes(original.number) {
-            faults.push(format!("the filter should hold it back: {copy:?}"));
+        if !wanted(copy.parent_partition, offset, original.number) {
+            faults.push(format!("not to be copied: {copy:?}"));
         }
         let due = original.commit_time.saturating_add(span.delay_ns);
         if copy.released_at < due || copy.stored.commit_time < due {
@@ -99,7 +105,8 @@ pub fn faults(parent: &Log, copies: &[Copied], span: &Span, passes: impl Fn(u64)
     for (partition, counts) in seen.iter().enumerate() {
         for (index, &count) in counts.iter().enumerate() {
             let offset = span.from[partition] + index as u64;
-            let wanted = u32::from(passes(parent.partitions[partition][offset as usize].number));
+            let number = parent.partitions[partition][offset as usize].number;
+            let wanted = u32::from(wanted(partition as u32, offset, number));
             if count < wanted {
                 faults.push(format!("missing: {partition}/{offset}"));
             } else if count > wanted.max(1) {
@@ -116,7 +123,7 @@ pub fn faults(parent: &Log, copies: &[Copied], span: &Span, passes: impl Fn(u64)
 /// When it is not; shows the first faults.
 #[track_caller]
 pub fn flawless(what: &str, parent: &Log, copies: &[Copied], span: &Span) {
-    let faults = faults(parent, copies, span, |_| true);
+    let faults = faults(parent, copies, span, |_, _, _| true);
     assert!(
         faults.is_empty(),
         "{what}: {} faults, the first: {:#?}",
@@ -161,7 +168,7 @@ mod tests {
         }
     }
 
-    /// The attachment begins at 4; offset 7 is filtered.
+    /// The attachment begins at 4; offset 7 is not wanted.
     fn check(alter: impl FnOnce(&mut Vec<Copied>), expected: &[&str]) {
         let mut copies: Vec<Copied> = [4, 5, 6, 8, 9].map(copy).to_vec();
         alter(&mut copies);
@@ -171,7 +178,7 @@ mod tests {
             to: vec![10],
             delay_ns: DELAY_NS,
         };
-        let found = faults(&parent(), &copies, &span, |number| number != 7);
+        let found = faults(&parent(), &copies, &span, |_, _, number| number != 7);
         let as_expected =
             found.len() == expected.len() && found.iter().zip(expected).all(|(f, e)| f.contains(e));
         assert!(as_expected, "{found:#?}, expected {expected:?}");
@@ -183,7 +190,7 @@ mod tests {
         check(|copies| copies[0].epoch = Epoch([2; 8]), &["missing: 0/4"]);
         check(|copies| copies.truncate(4), &["missing: 0/9"]);
         check(|copies| copies.push(copy(9)), &["behind Some(9)", "2 times: 0/9"]);
-        check(|copies| copies.push(copy(7)), &["filter", "behind Some(9)"]);
+        check(|copies| copies.push(copy(7)), &["not to be", "behind Some(9)"]);
         check(|copies| copies.insert(0, copy(3)), &["outside"]);
         check(|copies| copies[1].stored.number = 4, &["not equal"]);
         check(|copies| copies[1].released_at -= 1, &["early"]);

@@ -1,11 +1,14 @@
 //! A million records and children that come, go and come back while they are produced.
 
+use std::collections::HashMap;
+
 use tailwater_tests::cluster::cli::number;
-use tailwater_tests::cluster::load::{Load, LoadOptions, topic};
+use tailwater_tests::cluster::load::{Load, LoadOptions, key_of, topic};
 use tailwater_tests::cluster::node::TestNode;
-use tailwater_tests::cluster::oracle::{Span, flawless};
+use tailwater_tests::cluster::oracle::{Span, faults, flawless};
 use tailwater_tests::cluster::place::take_machine;
 use tailwater_tests::cluster::reading::{copies, drained, ends, link, log};
+use tailwater_wire::partitioner::Partitioner;
 
 const RECORDS: u64 = 1_000_000;
 
@@ -82,27 +85,58 @@ async fn children_attach_detach_and_attach_again_under_full_load() {
     assert_eq!(number(&verified, "records"), second_span.len());
     flawless("live, attached again", &parent, &live_copies, &second_span);
 
-    // The first attachment copied a prefix of what came after it, in each parent partition, and ended with the detach.
-    let mut first_span = Span::of(&first, &end);
-    for partition in 0..first_span.to.len() {
-        let of_first = live_copies
-            .iter()
-            .filter(|copy| copy.epoch == first.epoch && copy.parent_partition as usize == partition);
-        let to = of_first.map(|copy| copy.parent_offset + 1).max();
-        let to =
-            to.unwrap_or_else(|| panic!("nothing of partition {partition} was copied before the detach"));
-        assert!(
-            to <= after_detach[partition],
-            "partition {partition}: {to} was copied after the detach"
-        );
-        assert!(
-            second.attach_offsets[partition].0 > before_detach[partition],
-            "partition {partition}: a backfill"
-        );
-        first_span.to[partition] = to;
+    // In each pair of partitions, the first attachment copied a prefix of what came after it, and ended with the detach.
+    let bucket_of = |number| {
+        let partitioner = Partitioner::default();
+        partitioner
+            .partition(partitioner.hash(key_of(number).as_bytes()), 5)
+            .0
+    };
+    let mut reached: HashMap<(u32, u32), u64> = HashMap::new();
+    for copy in live_copies.iter().filter(|copy| copy.epoch == first.epoch) {
+        let to = reached
+            .entry((copy.parent_partition, copy.partition))
+            .or_default();
+        *to = (*to).max(copy.parent_offset + 1);
     }
-    flawless("live, at first", &parent, &live_copies, &first_span);
-    let copied = first_span.len() + second_span.len();
+    for (&(partition, bucket), &to) in &reached {
+        let end = after_detach[partition as usize];
+        assert!(
+            to <= end,
+            "{to} of partition {partition} was copied to {bucket} after the detach at {end}"
+        );
+    }
+    let backfilled = second
+        .attach_offsets
+        .iter()
+        .zip(&before_detach)
+        .position(|(offset, end)| offset.0 <= *end);
+    assert_eq!(
+        backfilled, None,
+        "a partition whose second attachment begins before the detach"
+    );
+    let first_span = Span::of(&first, &after_detach);
+    let was_reached = |partition, offset, number| {
+        reached
+            .get(&(partition, bucket_of(number)))
+            .is_some_and(|&to| offset < to)
+    };
+    let faults = faults(&parent, &live_copies, &first_span, was_reached);
+    assert!(
+        faults.is_empty(),
+        "live, at first: {} faults, the first: {}",
+        faults.len(),
+        faults[0]
+    );
+    let of_first = live_copies
+        .iter()
+        .filter(|copy| copy.epoch == first.epoch)
+        .count() as u64;
+    assert!(
+        of_first > RECORDS / 20,
+        "{of_first} records were copied before the detach"
+    );
+    let copied = of_first + second_span.len();
     assert_eq!(
         live_copies.len() as u64,
         copied,

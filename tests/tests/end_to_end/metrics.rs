@@ -49,7 +49,7 @@ async fn every_required_metric_is_there_with_its_help_and_counts() {
     assert_eq!(status, 200);
     let names: BTreeSet<&str> = text
         .lines()
-        .filter(|line| !line.starts_with('#'))
+        .filter(|line| !line.is_empty() && !line.starts_with('#'))
         .filter_map(|line| line.split(['{', ' ']).next())
         .collect();
     for name in REQUIRED.iter().chain(&["shard_busy_ratio"]) {

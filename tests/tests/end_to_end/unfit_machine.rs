@@ -96,7 +96,7 @@ async fn a_listener_or_a_setting_that_cannot_be_is_named() {
 async fn too_little_locked_memory_is_named() {
     let _shared = share_machine().await;
     let mut node = TestNode::prepare(None, "").through(&["prlimit", "--memlock=65536:65536", "--"]);
-    check(&node.start_refused().await, &["memlock"]);
+    check(&node.start_refused().await, &["RLIMIT_MEMLOCK", "524288"]);
     // What is enough is used.
     let mut node = TestNode::prepare(None, "").through(&["prlimit", "--memlock=4194304:4194304", "--"]);
     node.restart().await;
