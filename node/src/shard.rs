@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use rand::{Rng, SeedableRng, rngs::SmallRng};
 
+use tailwater_storage::disk::flush_watch::FailedFlushes;
 use tailwater_storage::disk::uring::UringDisk;
 use tailwater_storage::layout;
 use tailwater_storage::proof::TopicGone;
@@ -119,7 +120,7 @@ pub async fn run(setup: ShardSetup) {
 async fn open(config: &NodeConfig) -> Result<(UringDisk, (Listener, SocketAddr)), String> {
     let topics = layout::topics_dir(&config.data);
     std::fs::create_dir_all(&topics).map_err(|e| format!("cannot create {}: {e}", topics.display()))?;
-    let disk = UringDisk::start(&config.data)
+    let disk = UringDisk::start(&config.data, FailedFlushes::default())
         .await
         .map_err(|error| format!("the disk's self-test failed: {error}"))?;
     leftovers::remove_deleted(&disk, &config.data).await;

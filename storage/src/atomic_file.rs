@@ -7,6 +7,7 @@
 use std::path::Path;
 
 use crate::disk::device::{Disk, DiskError};
+use crate::disk::flush_watch::FlushWatch;
 use crate::layout::temporary_path;
 
 /// At which step a replacement failed.
@@ -34,7 +35,9 @@ pub enum ReplaceError {
 /// [`ReplaceError`] names the step, and with it what a reader finds now.
 pub async fn replace<D: Disk>(disk: &D, path: &Path, unique: u64, bytes: &[u8]) -> Result<(), ReplaceError> {
     let temporary = temporary_path(path, unique);
-    if let Err(error) = disk.write_small(&temporary, bytes).await {
+    let watch = FlushWatch::begin(disk);
+    let written = disk.write_small(&temporary, bytes).await;
+    if let Err(error) = written.and_then(|()| watch.check(disk, &temporary)) {
         discard(disk, &temporary).await;
         return Err(ReplaceError::Write(error));
     }
@@ -43,7 +46,10 @@ pub async fn replace<D: Disk>(disk: &D, path: &Path, unique: u64, bytes: &[u8]) 
         return Err(ReplaceError::Rename(error));
     }
     let directory = path.parent().unwrap_or(Path::new("."));
-    disk.sync_dir(directory).await.map_err(ReplaceError::SyncDir)
+    let synced = disk.sync_dir(directory).await;
+    synced
+        .and_then(|()| watch.check(disk, directory))
+        .map_err(ReplaceError::SyncDir)
 }
 
 /// Removes a file and makes its absence durable. An absent file is fine.

@@ -4,4 +4,5 @@ mod support;
 
 mod append;
 mod failures;
+mod flushes;
 mod recovery;

@@ -9,7 +9,7 @@ use std::path::Path;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
-use crate::disk::device::{BLOCK, DirEntry, DiskError, DiskErrorKind, DiskResult, OpenMode};
+use crate::disk::device::{BLOCK, DirEntry, DiskError, DiskErrorKind, DiskResult, FlushScope, OpenMode};
 use crate::disk::memory::content::{Content, Scope};
 use crate::disk::memory::faults::{Faults, OpKind, Verdict, When};
 use crate::disk::memory::luck::{CrashPlan, Luck};
@@ -46,6 +46,8 @@ pub(super) struct State {
     next_file: u64,
     rng: StdRng,
     capacity_bytes: Option<u64>,
+    pub(super) flush_scope: FlushScope,
+    pub(super) failed_flushes: u64,
     pub(super) faults: Faults,
     pub(super) stats: MemoryStats,
 }
@@ -71,6 +73,8 @@ impl State {
             next_file: 1,
             rng: StdRng::seed_from_u64(seed),
             capacity_bytes: None,
+            flush_scope: FlushScope::Device,
+            failed_flushes: 0,
             faults: Faults::default(),
             stats: MemoryStats::default(),
         }
@@ -92,7 +96,7 @@ impl State {
             .collect();
         let mut left = Self::new(self.rng.clone().random());
         (left.names, left.files, left.next_file) = (names, files, self.next_file);
-        left.capacity_bytes = self.capacity_bytes;
+        (left.capacity_bytes, left.flush_scope) = (self.capacity_bytes, self.flush_scope);
         left
     }
 
@@ -284,21 +288,20 @@ impl State {
         Ok(self.content(file).len())
     }
 
-    /// One flush: all of this file, and the overwrites of durable extents of every other.
+    /// One flush: all of this file, and where it is the device's, the overwrites of durable extents of every other.
     fn flush(&mut self, file: u64, luck: &mut Luck) {
         for (number, node) in &mut self.files {
-            node.content.settle(
-                if *number == file {
-                    Scope::Own
-                } else {
-                    Scope::Shared
-                },
-                luck,
-            );
+            match (*number == file, self.flush_scope) {
+                (true, _) => node.content.settle(Scope::Own, luck),
+                (false, FlushScope::Device) => node.content.settle(Scope::Shared, luck),
+                (false, FlushScope::File) => {}
+            }
         }
     }
 
+    /// A failed flush. What the device drops is not the file's alone, whatever a successful one would have covered.
     fn doom(&mut self, file: u64) {
+        self.failed_flushes += 1;
         for (number, node) in &mut self.files {
             node.content.doom(if *number == file {
                 Scope::Own
@@ -544,6 +547,7 @@ impl State {
             }
             Verdict::Fail(error) => {
                 self.names.doom(dir);
+                self.failed_flushes += 1;
                 Err(error)
             }
             Verdict::Cut(when, error) => {
