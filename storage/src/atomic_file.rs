@@ -183,6 +183,21 @@ mod tests {
         }
     }
 
+    // The fsync of the new content succeeded, over a cache that the device had dropped.
+    #[test]
+    fn another_shards_failed_flush_is_the_replacements_own() {
+        for (kind, expected) in [(OpKind::WriteSmall, OLD), (OpKind::SyncDir, NEW)] {
+            let disk = disk_with_old(1);
+            disk.fail_beside_next(kind, "/d");
+            match (kind, replace_with_new(&disk).expect_err("in doubt")) {
+                (OpKind::WriteSmall, ReplaceError::Write(_))
+                | (OpKind::SyncDir, ReplaceError::SyncDir(_)) => {}
+                (_, other) => panic!("{kind:?}: {other}"),
+            }
+            assert_eq!(disk.peek(Path::new(FILE)).as_deref(), Some(expected));
+        }
+    }
+
     #[test]
     fn a_removed_file_stays_away() {
         let disk = disk_with_old(1);

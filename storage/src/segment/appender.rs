@@ -160,6 +160,8 @@ pub async fn begin<D: Disk>(
         position += D::File::bytes(chunk).len() as u64;
     }
     file.sync().await.map_err(BeginError::Failed)?;
+    // Before it gets its name: a segment whose header is in doubt must not be found as one.
+    watch.check(disk, &prepared.path).map_err(BeginError::Failed)?;
     let path = dir.join(layout::segment_name(header.base_offset));
     disk.rename(&prepared.path, &path)
         .await

@@ -146,3 +146,35 @@ fn a_flush_that_fails_beside_a_round_latches_it_although_its_own_succeeds() {
         }
     }
 }
+
+// A segment's header was flushed over a dropped cache and the segment got its name: after a power cut the log could not
+// be opened.
+#[test]
+fn a_flush_that_fails_beside_a_new_segment_latches_its_log() {
+    for (kind, path) in [
+        (OpKind::Prepare, "prepared"),
+        (OpKind::Sync, "prepared"),
+        (OpKind::SyncDir, "p00000"),
+    ] {
+        let disk = MemoryDisk::new(1);
+        let (log, _) = open(&disk);
+        commit(&log, &disk, 1, 10, 1);
+        append(&log, 1, 40_000, 2);
+        disk.fail_beside_next(kind, path);
+        assert_eq!(round(&log, &disk, 2).latched, 1, "{kind:?}");
+        assert_eq!(log.latched().unwrap().at, LatchStep::Prepare, "{kind:?}");
+        drop(log);
+        let (log, _) = open(&disk.crash(CrashPlan::LoseAll));
+        assert!(log.next_offset() >= Offset(1), "{kind:?}");
+    }
+}
+
+#[test]
+fn a_flush_that_fails_beside_a_background_preparation_latches_its_log() {
+    let disk = MemoryDisk::new(1);
+    let (log, _) = open(&disk);
+    commit(&log, &disk, 1, 20_000, 1);
+    disk.fail_beside_next(OpKind::Prepare, "prepared");
+    block_on(log.prepare_next()).expect_err("in doubt");
+    assert_eq!(log.latched().unwrap().at, LatchStep::Prepare);
+}

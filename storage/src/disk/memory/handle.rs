@@ -70,6 +70,12 @@ impl MemoryDisk {
             .inject(kind, path_contains, error, count);
     }
 
+    /// Another shard's flush on the device fails just before the next operation of a kind on a path that contains a text.
+    /// Nobody here is told: the operation itself succeeds, and only [`Disk::failed_flushes`] shows it.
+    pub fn fail_beside_next(&self, kind: OpKind, path_contains: &str) {
+        self.state.borrow_mut().faults.fail_beside(kind, path_contains);
+    }
+
     /// Forgets the faults and misdirections that have not happened yet.
     pub fn clear_faults(&self) {
         self.state.borrow_mut().faults.clear_injected();

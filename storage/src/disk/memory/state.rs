@@ -140,7 +140,7 @@ impl State {
 
     /// Runs a change of names: `Inside` a cut, it happens or it does not.
     fn change(&mut self, kind: OpKind, path: &Path, effect: impl FnOnce(&mut Self)) -> DiskResult<()> {
-        match self.faults.judge(kind, path) {
+        match self.judge(kind, path) {
             Verdict::Run => {
                 effect(self);
                 Ok(())
@@ -155,9 +155,21 @@ impl State {
         }
     }
 
+    /// Numbers an operation and says how far it gets; another shard's flush may fail first, and take along what no flush
+    /// has covered yet.
+    fn judge(&mut self, kind: OpKind, path: &Path) -> Verdict {
+        if self.faults.take_beside(kind, path) {
+            self.failed_flushes += 1;
+            for node in self.files.values_mut() {
+                node.content.doom(Scope::Shared);
+            }
+        }
+        self.faults.judge(kind, path)
+    }
+
     /// Runs an operation that changes nothing.
     fn look(&mut self, kind: OpKind, path: &Path) -> DiskResult<()> {
-        match self.faults.judge(kind, path) {
+        match self.judge(kind, path) {
             Verdict::Run => Ok(()),
             Verdict::Fail(error) | Verdict::Off(error) | Verdict::Cut(_, error) => Err(error),
         }
@@ -221,7 +233,7 @@ impl State {
     }
 
     pub(super) fn write(&mut self, file: u64, path: &Path, position: u64, bytes: &[u8]) -> DiskResult<()> {
-        let verdict = self.faults.judge(OpKind::Write, path);
+        let verdict = self.judge(OpKind::Write, path);
         let (file, position) = self.aim(file, path, position);
         let end = position + bytes.len() as u64;
         match verdict {
@@ -312,7 +324,7 @@ impl State {
     }
 
     pub(super) fn sync(&mut self, file: u64, path: &Path) -> DiskResult<()> {
-        match self.faults.judge(OpKind::Sync, path) {
+        match self.judge(OpKind::Sync, path) {
             Verdict::Run => {
                 self.flush(file, &mut Luck::Good);
                 self.stats.syncs += 1;
@@ -333,7 +345,7 @@ impl State {
     }
 
     pub(super) fn prepare(&mut self, file: u64, path: &Path, from: u64, to: u64) -> DiskResult<()> {
-        match self.faults.judge(OpKind::Prepare, path) {
+        match self.judge(OpKind::Prepare, path) {
             Verdict::Run => {
                 let free = self.free_blocks();
                 if self.content(file).unallocated(from, to) > free {
@@ -406,7 +418,7 @@ impl State {
         if let Some(Node::Dir(_)) = self.names.at(&place) {
             return failure(kind, path, DiskErrorKind::Io, "is a directory");
         }
-        match self.faults.judge(kind, path) {
+        match self.judge(kind, path) {
             Verdict::Run => {
                 let file = self.fill_small(place, path, bytes, &mut Luck::Good)?;
                 self.flush(file, &mut Luck::Good);
@@ -538,7 +550,7 @@ impl State {
         let Some(Node::Dir(dir)) = self.names.resolve(path) else {
             return not_found(OpKind::SyncDir, path);
         };
-        match self.faults.judge(OpKind::SyncDir, path) {
+        match self.judge(OpKind::SyncDir, path) {
             Verdict::Run => {
                 self.names.sync(dir, &mut Luck::Good);
                 self.stats.dir_syncs += 1;
