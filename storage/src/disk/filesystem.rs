@@ -128,7 +128,7 @@ pub struct Verdict {
 
 /// Options under which a flush ends before the device. XFS lost its own with Linux 4.19; an overlay's `volatile` drops
 /// every flush.
-const WITHOUT_FLUSH: &[&str] = &["nobarrier", "barrier=0", "volatile"];
+const WITHOUT_FLUSH: &[&str] = &["nobarrier", "barrier=0", "volatile", "fsync=volatile"];
 
 /// The second is what `/proc/fs/ext4` shows.
 const FAST_COMMIT: &[&str] = &["fast_commit", "fc_debug_force"];
@@ -252,6 +252,7 @@ mod tests {
             ("xfs", "rw,nobarrier", Err("nobarrier")),
             ("btrfs", "rw,nobarrier", Err("nobarrier")),
             ("overlay", "rw,volatile", Err("volatile")),
+            ("overlay", "rw,fsync=volatile", Err("fsync=volatile")),
             ("ext4", "rw,data=journal", Err("data=journal")),
             ("ext3", "rw,data=journal", Err("data=journal")),
         ] {
