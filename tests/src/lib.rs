@@ -1,5 +1,6 @@
-//! What Tailwater is tested with: the simulator, the fake disk, and what end-to-end tests share.
+//! What Tailwater is tested with: the fake disk, the simulator, and real nodes for the end-to-end tests.
 #![forbid(unsafe_code)]
 
-pub mod sim;
 pub mod fakedisk;
+pub mod sim;
+pub mod cluster;

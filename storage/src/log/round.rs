@@ -5,13 +5,13 @@ use std::time::Duration;
 
 use tailwater_wire::ids::CommitTime;
 
-use crate::disk::device::{Disk, DiskError, DiskErrorKind, DiskResult, File, FlushScope, WriteOp};
+use crate::disk::device::{Disk, DiskError, DiskResult, File, FlushScope, WriteOp};
 use crate::disk::flush_watch::FlushWatch;
 use crate::disk::latch::{LatchStep, Latched};
 use crate::error::CommitError;
 use crate::group_commit::{Fate, Take, fates};
-use crate::log::PartitionLog;
 use crate::log::state::Taken;
+use crate::log::{AbandonGuard, PartitionLog};
 use crate::segment::appender::pack;
 use crate::tail_cache::CachedChunk;
 
@@ -40,31 +40,12 @@ pub struct RoundOutcome {
     pub flush_time: Duration,
 }
 
-/// One log's part of a round. Dropped before it was settled, it latches the log: a write that nobody awaited may or may
-/// not have reached the disk.
+/// One log's part of a round.
 struct Part<'a, D: Disk> {
     log: &'a Rc<PartitionLog<D>>,
     taken: Taken,
     chunk: <D::File as File>::Shared,
-    settled: bool,
-}
-
-impl<D: Disk> Drop for Part<'_, D> {
-    fn drop(&mut self) {
-        if !self.settled {
-            let reason = DiskError {
-                op: "write",
-                path: self.log.dir.clone(),
-                kind: DiskErrorKind::Io,
-                detail: "the round was abandoned".into(),
-            };
-            self.log.latch(Latched {
-                at: LatchStep::Write,
-                reason,
-            });
-            self.log.end_round();
-        }
-    }
+    guard: AbandonGuard<'a, D>,
 }
 
 /// Commits what is pending in these logs (up to 1 MiB of each): begins segments where needed, writes all chunks at
@@ -97,7 +78,7 @@ pub async fn commit_round_timed<D: Disk>(
     }
     let rolled = clock();
     outcome.roll_time = rolled.saturating_sub(begun);
-    let mut parts: Vec<Part<'_, D>> = logs.iter().filter_map(part).collect();
+    let parts: Vec<Part<'_, D>> = logs.iter().filter_map(part).collect();
     if parts.is_empty() {
         return outcome;
     }
@@ -125,8 +106,8 @@ pub async fn commit_round_timed<D: Disk>(
         None => None,
     };
     outcome.flush_time = clock().saturating_sub(written);
-    for (part, fate) in parts.iter_mut().zip(fates(writes, flush)) {
-        part.settled = true;
+    for (part, fate) in parts.into_iter().zip(fates(writes, flush)) {
+        part.guard.end();
         match fate {
             Fate::Flushed => {
                 outcome.partitions += 1;
@@ -172,7 +153,7 @@ fn part<D: Disk>(log: &Rc<PartitionLog<D>>) -> Option<Part<'_, D>> {
         log,
         taken,
         chunk,
-        settled: false,
+        guard: log.unless_abandoned(&log.dir),
     })
 }
 

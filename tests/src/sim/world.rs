@@ -55,6 +55,7 @@ pub(super) enum Happening {
     Heal,
     KillZombies,
     CheckDrained,
+    CheckStopped,
 }
 
 /// See the module.
@@ -81,7 +82,7 @@ impl World {
     pub fn new(scenario: Scenario) -> World {
         let meta = Meta::new(&scenario);
         let parent = |n| Parent::new(n, scenario.parent_partitioner);
-        let child = |n| Child::new(n, scenario.bug);
+        let child = |n| Child::new(n, &scenario);
         let mut world = World {
             rng: Rng::new(scenario.seed),
             schedule: Schedule::new(START),
@@ -205,6 +206,7 @@ impl World {
                 }
             }
             Happening::CheckDrained => self.check_drained(),
+            Happening::CheckStopped => self.check_stopped(),
         }
     }
 
@@ -249,7 +251,7 @@ impl World {
 
     // ---- cursors
 
-    fn step(&mut self, index: usize, event: Event) {
+    pub fn step(&mut self, index: usize, event: Event) {
         let now = self.now();
         if !self.runners[index].dead {
             let actions = self.runners[index].step(event, now);
@@ -435,7 +437,8 @@ impl World {
     fn flush(&mut self, child: usize) {
         if self.children[child].begin_flush() {
             let life = self.children[child].life;
-            let most = if self.healed { 400 } else { 20_000 };
+            let slow = !self.healed && self.rng.chance(300);
+            let most = if slow { 400_000 } else { 2_000 };
             let latency = self.rng.range(100, most);
             self.schedule
                 .after_micros(latency, Happening::Flushed { child, life });

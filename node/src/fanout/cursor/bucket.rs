@@ -72,6 +72,8 @@ pub(super) struct Bucket {
     read_to: Offset,
     in_flight: VecDeque<Sent>,
     queue: VecDeque<ChildBatch>,
+    /// Batches whose outcome is not known. The child's next word tells which of them it has.
+    doubted: VecDeque<Sent>,
 }
 
 /// What a child's word about its watermark means.
@@ -97,6 +99,7 @@ impl Bucket {
             read_to: start,
             in_flight: VecDeque::with_capacity(IN_FLIGHT_MAX),
             queue: VecDeque::new(),
+            doubted: VecDeque::new(),
         }
     }
 
@@ -222,8 +225,20 @@ impl Bucket {
         word
     }
 
+    /// What is on its way is in doubt: it is forgotten, but for the count of its records.
+    pub fn doubt(&mut self) {
+        self.doubted.append(&mut self.in_flight);
+        self.forget();
+    }
+
+    /// Records of doubted batches that the child turned out to have.
+    pub fn resolve(&mut self) -> u64 {
+        let there = self.doubted.drain(..).filter(|sent| sent.end <= self.watermark);
+        there.map(|sent| u64::from(sent.records)).sum()
+    }
+
     /// Forgets what was read and not acknowledged; it is read again.
-    pub fn forget(&mut self) {
+    fn forget(&mut self) {
         self.in_flight.clear();
         self.queue.clear();
         self.read_to = self.position;

@@ -25,6 +25,7 @@ impl Cursor {
         }
         let floor = self.floor;
         let word = self.buckets[index].told(watermark, floor);
+        self.probe.committed += self.buckets[index].resolve();
         self.positioned(index, now);
         match word {
             Word::Regressed { acknowledged } => self.regressed(index, acknowledged, watermark, out),
@@ -177,7 +178,7 @@ impl Cursor {
     /// The bucket is in doubt: it is asked for its watermark again after a second, and reads again above it.
     pub(super) fn fail(&mut self, index: usize, code: ErrorCode, now: CommitTime, out: &mut Vec<Action>) {
         let bucket = &mut self.buckets[index];
-        bucket.forget();
+        bucket.doubt();
         bucket.phase = Phase::Closed {
             retry_at: after(now, RETRY_NANOS),
         };

@@ -52,7 +52,8 @@ pub struct Slab {
 /// What happened.
 #[derive(Debug)]
 pub enum Event {
-    /// A child partition told its flushed watermark; the attach offset and no mark when it has no entry for this origin.
+    /// A child partition told its flushed watermark. Without an entry for this origin: no mark, and the watermark that
+    /// its first batch has to follow.
     Opened {
         /// The `OpenOrigin` that it answers.
         request: RequestId,

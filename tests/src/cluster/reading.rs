@@ -1,0 +1,254 @@
+//! What is in a topic, read by a consumer and by nothing that the node says of itself.
+
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
+use tailwater_wire::batch::view::{BatchView, RecordView};
+use tailwater_wire::client::config::{ConsumerOptions, StartAt};
+use tailwater_wire::client::consumer::{Consumed, ConsumedBatch};
+use tailwater_wire::client::handle::Client;
+use tailwater_wire::ids::{Epoch, PartitionId, TopicName, Writer};
+use tailwater_wire::message::{LinkStatus, Place};
+
+use crate::cluster::load::{Acknowledged, number_of};
+
+/// How long a link may take to catch up.
+const DRAINED_WITHIN: Duration = Duration::from_secs(60);
+
+/// One record of a log.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Stored {
+    /// Which record it is.
+    pub number: u64,
+    /// When it was committed, nanoseconds since the epoch.
+    pub commit_time: u64,
+}
+
+/// A topic's records, by partition, then offset; from offset 0.
+#[derive(Debug, Clone, Default)]
+pub struct Log {
+    /// By partition.
+    pub partitions: Vec<Vec<Stored>>,
+}
+
+/// One record that a link copied.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Copied {
+    /// The attachment that copied it.
+    pub epoch: Epoch,
+    /// The parent's partition.
+    pub parent_partition: u32,
+    /// Its offset there.
+    pub parent_offset: u64,
+    /// The child's partition.
+    pub partition: u32,
+    /// Its offset there.
+    pub offset: u64,
+    /// When the delay gate let it pass, nanoseconds since the epoch.
+    pub released_at: u64,
+    /// The record and when the child committed it.
+    pub stored: Stored,
+}
+
+/// Reads all batches that are committed now.
+///
+/// # Panics
+/// At a gap, and at anything that cannot be read.
+pub async fn each_batch(
+    client: &Client,
+    topic: &TopicName,
+    from: StartAt,
+    mut take: impl FnMut(&ConsumedBatch),
+) {
+    let options = ConsumerOptions {
+        from,
+        stop_at_end: true,
+        ..ConsumerOptions::default()
+    };
+    let mut consumer = client.consumer(topic, options).await.expect("a consumer");
+    while let Some(consumed) = consumer.next().await.expect("a readable topic") {
+        match consumed {
+            Consumed::Batch(batch) => take(&batch),
+            Consumed::Gap(gap) => panic!("topic {topic}: {gap:?}"),
+        }
+    }
+}
+
+fn stored(batch: &ConsumedBatch, record: &RecordView<'_>) -> Stored {
+    let (partition, offset) = (batch.partition, record.offset);
+    let number = number_of(record.key, record.value);
+    let number =
+        number.unwrap_or_else(|| panic!("the record at {partition}/{offset} was altered: {record:?}"));
+    Stored {
+        number,
+        commit_time: batch.header.commit_time.0,
+    }
+}
+
+/// The whole log of a topic.
+///
+/// # Panics
+/// When an offset is skipped, a record was altered, or commit times step back.
+pub async fn log(client: &Client, topic: &TopicName) -> Log {
+    let partitions = client.topic(topic).await.expect("a topic").spec.partitions;
+    let mut log = Log {
+        partitions: vec![Vec::new(); partitions as usize],
+    };
+    each_batch(client, topic, StartAt::Earliest, |batch| {
+        let records = &mut log.partitions[batch.partition.0 as usize];
+        for record in batch.records() {
+            assert_eq!(
+                record.offset.0,
+                records.len() as u64,
+                "offsets have no gaps in partition {}",
+                batch.partition
+            );
+            let stored = stored(batch, &record);
+            let last = records.last().map_or(0, |last: &Stored| last.commit_time);
+            assert!(
+                last <= stored.commit_time,
+                "commit times of partition {} step back",
+                batch.partition
+            );
+            records.push(stored);
+        }
+    })
+    .await;
+    log
+}
+
+/// All records of a topic that links have copied, in the order of the child's partitions.
+///
+/// # Panics
+/// When a record was altered, or a copy does not name its origin.
+pub async fn copies(client: &Client, child: &TopicName) -> Vec<Copied> {
+    let mut copies = Vec::new();
+    each_batch(client, child, StartAt::Earliest, |batch| {
+        let Writer::Origin(origin) = batch.header.writer else {
+            return;
+        };
+        let view = BatchView::parse(&batch.bytes).expect("a batch that the consumer has checked");
+        let stamp = view
+            .body()
+            .and_then(|body| body.origin.as_ref())
+            .expect("a copy names its origin");
+        let released_at = stamp.released_at.to_native();
+        copies.extend(batch.records().map(|record| Copied {
+            epoch: origin.epoch,
+            parent_partition: origin.partition.0,
+            parent_offset: record.origin.expect("a copy names its origin").0,
+            partition: batch.partition.0,
+            offset: record.offset.0,
+            released_at,
+            stored: stored(batch, &record),
+        }));
+    })
+    .await;
+    copies
+}
+
+impl Log {
+    /// How many records it has.
+    #[must_use]
+    pub fn len(&self) -> u64 {
+        self.partitions
+            .iter()
+            .map(|partition| partition.len() as u64)
+            .sum()
+    }
+
+    /// Whether it has none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The end of each partition.
+    #[must_use]
+    pub fn ends(&self) -> Vec<u64> {
+        self.partitions
+            .iter()
+            .map(|partition| partition.len() as u64)
+            .collect()
+    }
+
+    /// How often each record is there.
+    #[must_use]
+    pub fn occurrences(&self) -> HashMap<u64, u32> {
+        let mut occurrences = HashMap::new();
+        for stored in self.partitions.iter().flatten() {
+            *occurrences.entry(stored.number).or_default() += 1;
+        }
+        occurrences
+    }
+
+    /// Every acknowledged record must be there, at its offset, with its content.
+    ///
+    /// # Panics
+    /// When one is not.
+    #[track_caller]
+    pub fn holds(&self, acknowledged: &[Acknowledged]) {
+        let lost: Vec<&Acknowledged> = acknowledged
+            .iter()
+            .filter(|record| {
+                let partition = &self.partitions[record.partition as usize];
+                let found = record.offset.and_then(|offset| partition.get(offset as usize));
+                found.is_none_or(|stored| stored.number != record.number)
+            })
+            .collect();
+        let ends = self.ends();
+        assert!(
+            lost.is_empty(),
+            "{} acknowledged records are lost; ends {ends:?}, first {:?}",
+            lost.len(),
+            lost[0]
+        );
+    }
+}
+
+/// The committed end of each partition.
+pub async fn ends(client: &Client, topic: &TopicName) -> Vec<u64> {
+    let partitions = client.topic(topic).await.expect("a topic").spec.partitions;
+    let mut ends = Vec::new();
+    for partition in (0..partitions).map(PartitionId) {
+        let found = client
+            .find_offset(topic, partition, Place::Tail)
+            .await
+            .expect("a partition's end");
+        ends.push(found.high_water_mark.0);
+    }
+    ends
+}
+
+/// One link and how far it is; none when the pair is not attached.
+pub async fn link(client: &Client, parent: &TopicName, child: &TopicName) -> Option<LinkStatus> {
+    let links = client.list_links(Some(parent)).await.expect("a list of links");
+    links.into_iter().find(|status| status.link.child == *child)
+}
+
+/// Waits until a link has copied everything that is in its parent now.
+///
+/// # Panics
+/// When it does not.
+pub async fn drained(client: &Client, parent: &TopicName, child: &TopicName) {
+    let goals = ends(client, parent).await;
+    let started = Instant::now();
+    loop {
+        let status = link(client, parent, child).await.expect("an attached pair");
+        let reached = |(partition, goal): (usize, &u64)| {
+            let cursor = status
+                .cursors
+                .iter()
+                .find(|cursor| cursor.partition.0 as usize == partition);
+            cursor.is_some_and(|cursor| cursor.position.0 >= *goal)
+        };
+        if goals.iter().enumerate().all(reached) {
+            return;
+        }
+        assert!(
+            started.elapsed() < DRAINED_WITHIN,
+            "{parent} -> {child} did not catch up with {goals:?} within {DRAINED_WITHIN:?}: {status:?}"
+        );
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}

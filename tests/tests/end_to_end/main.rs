@@ -1,0 +1,18 @@
+//! End-to-end tests: the release binary as a process, a real disk, real sockets, and the CLI as a script uses it.
+//!
+//! Each test brings its own node; each that loads or judges by time takes the machine for itself. Each ends by letting
+//! everything arrive and checking that it did.
+
+mod fan_out;
+mod kill;
+mod flush;
+mod cursor_file;
+mod wrong_requests;
+mod wrong_frames;
+mod unfit_machine;
+mod full_disk;
+mod stopping;
+mod command_line;
+mod demo;
+mod delay;
+mod metrics;
