@@ -9,6 +9,7 @@ use std::time::Duration;
 use rand::{Rng, SeedableRng, rngs::SmallRng};
 
 use tailwater_storage::disk::device::Disk;
+use tailwater_storage::disk::flush_watch::FailedFlushes;
 use tailwater_storage::disk::uring::UringDisk;
 use tailwater_storage::layout;
 use tailwater_storage::proof::TopicGone;
@@ -136,7 +137,7 @@ pub async fn run(setup: ShardSetup) {
 }
 
 async fn open(config: &NodeConfig) -> Result<(UringDisk, Listener, SocketAddr), ShardError> {
-    let self_test = UringDisk::start(&config.data).await;
+    let self_test = UringDisk::start(&config.data, FailedFlushes::default()).await;
     let disk =
         self_test.map_err(|error| ShardError::Disk(format!("the disk's self-test failed: {error}")))?;
     let topics = disk.create_dir_all(&layout::topics_dir(&config.data)).await;

@@ -6,6 +6,7 @@ use std::rc::Rc;
 
 use bytes::Bytes;
 use tailwater_storage::disk::executor::{ExecutorOptions, spawn};
+use tailwater_storage::disk::flush_watch::FailedFlushes;
 use tailwater_storage::disk::uring::UringDisk;
 use tailwater_storage::disk::watchdog::{Watchdog, WatchdogOptions};
 use tailwater_storage::log::PartitionLog;
@@ -75,7 +76,9 @@ async fn check(log: &Log, end: u64) {
 }
 
 async fn run(root: PathBuf) {
-    let disk = UringDisk::start(&root).await.expect("a disk");
+    let disk = UringDisk::start(&root, FailedFlushes::default())
+        .await
+        .expect("a disk");
     let dirs = [root.join("p00000"), root.join("p00001")];
     for (life, cache_bytes) in [(0, 0), (1, 1 << 20), (2, 0)] {
         let mut logs = Vec::new();

@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use tailwater_wire::ids::CommitTime;
 
-use crate::disk::device::{Disk, DiskError, File, WriteOp};
+use crate::disk::device::{Disk, DiskError, DiskResult, File, FlushScope, WriteOp};
+use crate::disk::flush_watch::FlushWatch;
 use crate::disk::latch::{LatchStep, Latched};
 use crate::error::CommitError;
 use crate::group_commit::{Fate, Take, fates};
@@ -48,7 +49,7 @@ struct Part<'a, D: Disk> {
 }
 
 /// Commits what is pending in these logs (up to 1 MiB of each): begins segments where needed, writes all chunks at
-/// once, flushes once, publishes the new frontiers, wakes who waits. One round of a log runs at a time; a log that is
+/// once, flushes once (or each file, where a flush covers no more: `Disk::flush_scope`), publishes the new frontiers, wakes who waits. One round of a log runs at a time; a log that is
 /// in another round is passed over. All logs lie on `disk`'s one filesystem.
 ///
 /// To be awaited to its end: dropping it half-way latches the logs it covers.
@@ -81,6 +82,7 @@ pub async fn commit_round_timed<D: Disk>(
     if parts.is_empty() {
         return outcome;
     }
+    let watch = FlushWatch::begin(disk);
     let writes = disk.write_many(parts.iter().map(write_op::<D>).collect()).await;
     let written = clock();
     outcome.write_time = written.saturating_sub(rolled);
@@ -89,11 +91,18 @@ pub async fn commit_round_timed<D: Disk>(
             part.log.publish_written(&part.taken);
         }
     }
-    // Any file that was written to: the flush is the device's.
-    let flushed_through = parts.iter().zip(&writes).find(|(_, write)| write.is_ok());
-    let file = flushed_through.map(|(part, _)| part.log.active_file());
-    let flush = match file {
-        Some(file) => Some(file.sync().await),
+    let written_logs: Vec<_> = parts
+        .iter()
+        .zip(&writes)
+        .filter(|(_, write)| write.is_ok())
+        .map(|(part, _)| part.log)
+        .collect();
+    let flush = match written_logs.first() {
+        Some(log) => Some(
+            flush(disk, &written_logs)
+                .await
+                .and_then(|()| watch.check(disk, &log.dir)),
+        ),
         None => None,
     };
     outcome.flush_time = clock().saturating_sub(written);
@@ -117,6 +126,23 @@ pub async fn commit_round_timed<D: Disk>(
         }
     }
     outcome
+}
+
+/// Makes what was written to these logs durable. One failure is everyone's, also where each file is flushed by itself: it
+/// may be the device's, and then the other flushes succeeded over what is gone.
+async fn flush<D: Disk>(disk: &D, logs: &[&Rc<PartitionLog<D>>]) -> DiskResult<()> {
+    let wanted = match disk.flush_scope() {
+        FlushScope::Device => 1, // through any file that was written to
+        FlushScope::File => logs.len(),
+    };
+    let files: Vec<D::File> = logs.iter().take(wanted).map(|log| log.active_file()).collect();
+    // A flush begins with its call, so these run at the same time; each is awaited, whatever became of the others.
+    let flushes: Vec<_> = files.iter().map(File::sync).collect();
+    let mut result = Ok(());
+    for flush in flushes {
+        result = result.and(flush.await);
+    }
+    result
 }
 
 fn part<D: Disk>(log: &Rc<PartitionLog<D>>) -> Option<Part<'_, D>> {

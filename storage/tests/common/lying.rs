@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::path::Path;
 
 use bytes::Bytes;
-use tailwater_storage::disk::device::{DirEntry, Disk, DiskResult, File, OpenMode, WriteOp};
+use tailwater_storage::disk::device::{DirEntry, Disk, DiskResult, File, FlushScope, OpenMode, WriteOp};
 use tailwater_storage::disk::memory::{MemoryDisk, MemoryFile};
 
 /// Flushes of files are left out.
@@ -32,6 +32,14 @@ pub struct LyingFile<const LIE: u8>(MemoryFile);
 
 impl<const LIE: u8> Disk for Lying<LIE> {
     type File = LyingFile<LIE>;
+
+    fn flush_scope(&self) -> FlushScope {
+        self.0.flush_scope()
+    }
+
+    fn failed_flushes(&self) -> u64 {
+        self.0.failed_flushes()
+    }
 
     async fn open(&self, path: &Path, mode: OpenMode) -> DiskResult<LyingFile<LIE>> {
         self.0.open(path, mode).await.map(LyingFile)

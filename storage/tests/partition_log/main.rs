@@ -6,4 +6,5 @@ mod support;
 
 mod append;
 mod failures;
+mod flushes;
 mod recovery;
