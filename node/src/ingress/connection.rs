@@ -2,7 +2,6 @@
 //!
 //! Bad input gets an error frame that says why, then the connection is closed; other connections do not notice.
 
-use std::cell::Cell;
 use std::io;
 use std::rc::Rc;
 use std::time::Duration;
@@ -14,44 +13,13 @@ use tailwater_wire::limits::REQUESTS_IN_FLIGHT_MAX;
 use tailwater_wire::message::Request;
 
 use crate::ingress::dispatch::Dispatch;
-use crate::ingress::outbox::Outbox;
+use crate::ingress::in_flight::Connection;
 use crate::ingress::socket::{Reader, Writer};
-use crate::signal::Signal;
 
 /// A frame that has begun must end within this time, and the first one must come within it.
 const FRAME_WITHIN: Duration = Duration::from_secs(10);
 /// How long a closing connection waits for the client to read its last answer.
 const LINGER: Duration = Duration::from_millis(500);
-
-/// A connection as its requests see it. Shard-local.
-#[derive(Default)]
-pub struct Connection {
-    /// Answers on their way out.
-    pub outbox: Outbox,
-    in_flight: Cell<usize>,
-    settled: Signal,
-    greeted: Cell<bool>,
-}
-
-/// A request's place among those in flight; given back when the request is answered.
-pub struct InFlight(Rc<Connection>);
-
-impl Drop for InFlight {
-    fn drop(&mut self) {
-        self.0.in_flight.set(self.0.in_flight.get() - 1);
-        self.0.settled.notify();
-    }
-}
-
-impl Connection {
-    fn enter(self: &Rc<Connection>) -> Option<InFlight> {
-        let busy = self.in_flight.get() >= REQUESTS_IN_FLIGHT_MAX;
-        (!busy).then(|| {
-            self.in_flight.set(self.in_flight.get() + 1);
-            InFlight(Rc::clone(self))
-        })
-    }
-}
 
 /// Serves a client until it leaves, misbehaves, or the shard drains.
 pub async fn serve(mut reader: Reader, mut writer: Writer, dispatch: Rc<Dispatch>) {
@@ -74,10 +42,7 @@ pub async fn serve(mut reader: Reader, mut writer: Writer, dispatch: Rc<Dispatch
         connection.outbox.refuse(0, refusal);
     }
     // What was accepted is answered, also to a client that has closed only its sending half.
-    connection
-        .settled
-        .until(|| connection.in_flight.get() == 0 || connection.outbox.is_closed())
-        .await;
+    connection.until_settled().await;
     connection.outbox.close();
     let sent = sender.await;
     if sent.is_ok() && end.is_err() {
@@ -121,7 +86,7 @@ async fn receive(
                 return Err(End::Gone);
             }
         }
-        let in_time = decoder.is_inside_frame() || !connection.greeted.get();
+        let in_time = decoder.is_inside_frame() || !connection.greeted();
         let read = if in_time {
             read_within(reader, &mut decoder).await?
         } else {
@@ -164,13 +129,13 @@ fn request(frame: Frame, connection: &Rc<Connection>, dispatch: &Rc<Dispatch>) -
     }
     let request: Request = decode_meta(&frame.meta)?;
     let correlation = frame.header.correlation;
-    if !connection.greeted.get() && !matches!(request, Request::Hello(_)) {
+    if !connection.greeted() && !matches!(request, Request::Hello(_)) {
         return Err(End::Refused(Refusal::new(
             ErrorCode::BadFrame,
             "the first request is a Hello",
         )));
     }
-    connection.greeted.set(true);
+    connection.greet();
     let Some(place) = connection.enter() else {
         let what = format!("{REQUESTS_IN_FLIGHT_MAX} requests of this connection are unanswered already");
         connection

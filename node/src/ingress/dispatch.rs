@@ -15,7 +15,7 @@ use tailwater_wire::message::{
 
 use crate::control::request::ControlRequest;
 use crate::fanout::cursors::Cursors;
-use crate::ingress::connection::{Connection, InFlight};
+use crate::ingress::in_flight::{Connection, InFlight};
 use crate::partition::commit;
 use crate::partition::fetch;
 use crate::partition::owner::Partitions;

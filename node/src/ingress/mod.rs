@@ -5,4 +5,5 @@ pub mod listener;
 pub mod socket;
 pub mod connection;
 pub mod dispatch;
+pub mod in_flight;
 pub mod outbox;

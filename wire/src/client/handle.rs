@@ -7,11 +7,9 @@ use std::time::Duration;
 use bytes::Bytes;
 use tokio::time::{Instant, sleep};
 
-use crate::client::config::{ClientConfig, ConsumerOptions, ProducerOptions};
+use crate::client::config::ClientConfig;
 use crate::client::connection::Connection;
-use crate::client::consumer::Consumer;
 use crate::client::error::ClientError;
-use crate::client::producer::Producer;
 use crate::code::{ErrorCode, Refusal};
 use crate::ids::{PartitionId, TopicName};
 use crate::message::{
@@ -238,33 +236,6 @@ impl Client {
             (Reply::Fetched(fetched), payload) => Ok((fetched, payload)),
             (other, _) => Err(self.unexpected(&other)),
         }
-    }
-
-    /// A producer to a topic.
-    ///
-    /// # Errors
-    /// `UNKNOWN_TOPIC`, options that make no sense, or any [`ClientError`].
-    pub async fn producer(
-        &self,
-        topic: &TopicName,
-        options: ProducerOptions,
-    ) -> Result<Producer, ClientError> {
-        // Asked anew: it may have been made anew, or have more partitions.
-        self.forget(topic);
-        Producer::open(self.clone(), self.topic(topic).await?, options)
-    }
-
-    /// A consumer of a topic.
-    ///
-    /// # Errors
-    /// `UNKNOWN_TOPIC`, `UNKNOWN_PARTITION`, or any [`ClientError`].
-    pub async fn consumer(
-        &self,
-        topic: &TopicName,
-        options: ConsumerOptions,
-    ) -> Result<Consumer, ClientError> {
-        self.forget(topic);
-        Consumer::open(self.clone(), self.topic(topic).await?, options).await
     }
 
     /// The connection to the shard that owns a partition: the one there is, which answers for all partitions.

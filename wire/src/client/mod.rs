@@ -25,6 +25,7 @@ pub mod consumer;
 pub mod delivery;
 pub mod error;
 pub mod handle;
+mod open;
 pub mod producer;
 mod sender;
 
