@@ -138,8 +138,7 @@ pub async fn run(setup: ShardSetup) {
 
 async fn open(config: &NodeConfig) -> Result<(UringDisk, Listener, SocketAddr), ShardError> {
     let self_test = UringDisk::start(&config.data, FailedFlushes::default()).await;
-    let disk =
-        self_test.map_err(|error| ShardError::Disk(format!("the disk's self-test failed: {error}")))?;
+    let disk = self_test.map_err(|error| ShardError::Disk(format!("the disk cannot be used: {error}")))?;
     let topics = disk.create_dir_all(&layout::topics_dir(&config.data)).await;
     topics.map_err(|error| ShardError::Disk(error.to_string()))?;
     leftovers::remove_deleted(&disk, &config.data).await;

@@ -2,6 +2,7 @@
 //! case runs in a child: this test program again, with the case in its environment.
 //!
 //! Unsafe for one reason: a seccomp filter is installed with `prctl`, which has no safe form.
+#![allow(unsafe_code)] // `prctl`, see above
 
 use std::process::Command;
 
