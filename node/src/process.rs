@@ -18,7 +18,7 @@ use crate::control::request::{CONTROL_QUEUE, ControlRequest, SHARD_QUEUE, ShardC
 use crate::control::service::Control;
 use crate::ingress::dispatch::Identity;
 use crate::metastore::handle::{Metastore, Options as MetastoreOptions};
-use crate::shard::{self, ShardSetup};
+use crate::shard::{self, ShardError, ShardSetup};
 use crate::telemetry::counters::ShardCounters;
 use crate::telemetry::exporter::Exporter;
 
@@ -170,6 +170,7 @@ impl Node {
             io_memory_bytes: IO_MEMORY_BYTES,
             executors: 1,
         };
+        let wanted = config.listen;
         let setup = ShardSetup {
             config,
             identity,
@@ -185,9 +186,17 @@ impl Node {
             executor::spawn(&options, &watchdog, move || shard::run(setup)).inspect_err(|_| stop())?;
         let listen = match shard_started.recv() {
             Ok(Ok(listen)) => listen,
-            Ok(Err(why)) => {
+            Ok(Err(ShardError::Disk(why))) => {
                 stop();
                 return Err(StartError::Shard(why));
+            }
+            Ok(Err(ShardError::Listen(source))) => {
+                stop();
+                return Err(StartError::Listen {
+                    purpose: "clients",
+                    address: wanted,
+                    source,
+                });
             }
             Err(_) => {
                 stop();

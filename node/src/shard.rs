@@ -8,6 +8,8 @@ use std::time::Duration;
 
 use rand::{Rng, SeedableRng, rngs::SmallRng};
 
+use tailwater_storage::disk::device::Disk;
+use tailwater_storage::disk::flush_watch::FailedFlushes;
 use tailwater_storage::disk::uring::UringDisk;
 use tailwater_storage::layout;
 use tailwater_storage::proof::TopicGone;
@@ -27,6 +29,8 @@ use crate::partition::leftovers;
 use crate::partition::owner::Partitions;
 use crate::telemetry::counters::ShardCounters;
 
+/// How long a draining shard waits for clients to take their last answers, in milliseconds.
+const LAST_ANSWERS_WITHIN_MS: u32 = 2_000;
 /// How often the shard measures how busy it is.
 const BUSY_EVERY: Duration = Duration::from_secs(2);
 
@@ -43,7 +47,16 @@ pub struct ShardSetup {
     /// The control thread's request queue.
     pub control: flume::Sender<ControlRequest>,
     /// Told once: the address it listens on, or why it does not start.
-    pub started: flume::Sender<Result<SocketAddr, String>>,
+    pub started: flume::Sender<Result<SocketAddr, ShardError>>,
+}
+
+/// Why a shard does not start.
+#[derive(Debug)]
+pub enum ShardError {
+    /// The data directory's disk does not do.
+    Disk(String),
+    /// It cannot listen for clients.
+    Listen(std::io::Error),
 }
 
 /// Runs a shard until it is drained.
@@ -56,14 +69,13 @@ pub async fn run(setup: ShardSetup) {
         control,
         started,
     } = setup;
-    let (disk, listener) = match open(&config).await {
+    let (disk, listener, address) = match open(&config).await {
         Ok(opened) => opened,
         Err(why) => {
             let _starter_gone = started.send(Err(why));
             return;
         }
     };
-    let (disk, listener, address) = (disk, listener.0, listener.1);
     identity.shard_ports = vec![address.port()];
     let rng = Rc::new(Cell::new(SmallRng::from_os_rng()));
     let random: Rc<dyn Fn() -> u64> = Rc::new(move || {
@@ -114,21 +126,26 @@ pub async fn run(setup: ShardSetup) {
     dispatch.drain();
     cursors.stop_all().await;
     partitions.close_all().await;
+    // What was accepted has been settled by now; its answers go out, and the connections end by themselves.
+    for _ in 0..LAST_ANSWERS_WITHIN_MS {
+        if partitions.counters().connections.get() == 0 {
+            return;
+        }
+        glommio::timer::sleep(Duration::from_millis(1)).await;
+    }
+    tracing::warn!("clients did not take their last answers in time");
 }
 
-async fn open(config: &NodeConfig) -> Result<(UringDisk, (Listener, SocketAddr)), String> {
-    let topics = layout::topics_dir(&config.data);
-    std::fs::create_dir_all(&topics).map_err(|e| format!("cannot create {}: {e}", topics.display()))?;
-    let disk = UringDisk::start(&config.data)
-        .await
-        .map_err(|error| format!("the disk's self-test failed: {error}"))?;
+async fn open(config: &NodeConfig) -> Result<(UringDisk, Listener, SocketAddr), ShardError> {
+    let self_test = UringDisk::start(&config.data, FailedFlushes::default()).await;
+    let disk =
+        self_test.map_err(|error| ShardError::Disk(format!("the disk's self-test failed: {error}")))?;
+    let topics = disk.create_dir_all(&layout::topics_dir(&config.data)).await;
+    topics.map_err(|error| ShardError::Disk(error.to_string()))?;
     leftovers::remove_deleted(&disk, &config.data).await;
-    let listening = Listener::bind(config.listen).and_then(|listener| {
-        let address = listener.local_addr()?;
-        Ok((listener, address))
-    });
-    let listening = listening.map_err(|e| format!("cannot listen for clients on {}: {e}", config.listen))?;
-    Ok((disk, listening))
+    let listener = Listener::bind(config.listen).map_err(ShardError::Listen)?;
+    let address = listener.local_addr().map_err(ShardError::Listen)?;
+    Ok((disk, listener, address))
 }
 
 async fn execute(cursors: &Rc<Cursors>, partitions: &Rc<Partitions>, command: ShardCommand) {
@@ -205,15 +222,15 @@ async fn remove(partitions: &Partitions, gone: &TopicGone) {
 }
 
 async fn measure_busy(counters: Arc<ShardCounters>) {
-    let mut before = (elapsed_since_boot(), Duration::ZERO);
+    let mut before = elapsed_since_boot();
     loop {
         glommio::timer::sleep(BUSY_EVERY).await;
-        let now = (
+        // glommio hands the figure out and begins a new one: it is of this interval alone.
+        let (now, ran) = (
             elapsed_since_boot(),
             glommio::executor().executor_stats().total_runtime(),
         );
-        let share = now.1.saturating_sub(before.1).as_secs_f64()
-            / now.0.saturating_sub(before.0).as_secs_f64().max(1e-9);
+        let share = ran.as_secs_f64() / now.saturating_sub(before).as_secs_f64().max(1e-9);
         counters.busy_permille.set((share * 1e3) as u64);
         before = now;
     }

@@ -7,6 +7,7 @@
 use std::path::Path;
 
 use crate::disk::device::{Disk, DiskError};
+use crate::disk::flush_watch::FlushWatch;
 use crate::layout::temporary_path;
 
 /// At which step a replacement failed.
@@ -34,7 +35,9 @@ pub enum ReplaceError {
 /// [`ReplaceError`] names the step, and with it what a reader finds now.
 pub async fn replace<D: Disk>(disk: &D, path: &Path, unique: u64, bytes: &[u8]) -> Result<(), ReplaceError> {
     let temporary = temporary_path(path, unique);
-    if let Err(error) = disk.write_small(&temporary, bytes).await {
+    let watch = FlushWatch::begin(disk);
+    let written = disk.write_small(&temporary, bytes).await;
+    if let Err(error) = written.and_then(|()| watch.check(disk, &temporary)) {
         discard(disk, &temporary).await;
         return Err(ReplaceError::Write(error));
     }
@@ -43,7 +46,10 @@ pub async fn replace<D: Disk>(disk: &D, path: &Path, unique: u64, bytes: &[u8]) 
         return Err(ReplaceError::Rename(error));
     }
     let directory = path.parent().unwrap_or(Path::new("."));
-    disk.sync_dir(directory).await.map_err(ReplaceError::SyncDir)
+    let synced = disk.sync_dir(directory).await;
+    synced
+        .and_then(|()| watch.check(disk, directory))
+        .map_err(ReplaceError::SyncDir)
 }
 
 /// Removes a file and makes its absence durable. An absent file is fine.
@@ -174,6 +180,21 @@ mod tests {
                 disk.crash(CrashPlan::LoseAll).peek(Path::new(FILE)).as_deref(),
                 Some(NEW)
             );
+        }
+    }
+
+    // The fsync of the new content succeeded, over a cache that the device had dropped.
+    #[test]
+    fn another_shards_failed_flush_is_the_replacements_own() {
+        for (kind, expected) in [(OpKind::WriteSmall, OLD), (OpKind::SyncDir, NEW)] {
+            let disk = disk_with_old(1);
+            disk.fail_beside_next(kind, "/d");
+            match (kind, replace_with_new(&disk).expect_err("in doubt")) {
+                (OpKind::WriteSmall, ReplaceError::Write(_))
+                | (OpKind::SyncDir, ReplaceError::SyncDir(_)) => {}
+                (_, other) => panic!("{kind:?}: {other}"),
+            }
+            assert_eq!(disk.peek(Path::new(FILE)).as_deref(), Some(expected));
         }
     }
 

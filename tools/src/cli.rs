@@ -143,7 +143,7 @@ pub enum Topic {
 /// `topic create`.
 #[derive(Debug, Args)]
 pub struct TopicCreate {
-    /// Its name: [a-z0-9][a-z0-9._-]*, at most 128 characters.
+    /// Its name: `[a-z0-9][a-z0-9._-]*`, at most 128 characters.
     #[arg(value_parser = topic_name)]
     pub name: TopicName,
     /// How many partitions, 1 to 1,024.

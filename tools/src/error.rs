@@ -27,6 +27,8 @@ pub mod exit {
 pub struct Failure {
     /// Printed on standard error as `error: ...`; nothing is printed when there is none.
     message: Option<String>,
+    /// The message does not say yet what failed, only why.
+    bare: bool,
     /// Printed below it as `hint: ...`.
     hint: Option<String>,
     exit: u8,
@@ -37,6 +39,7 @@ impl Failure {
     pub fn coded(what: impl fmt::Display, why: impl fmt::Display, code: ErrorCode) -> Failure {
         Failure {
             message: Some(format!("{what}: {why} ({})", code.name())),
+            bare: false,
             hint: hint_of(code).map(str::to_owned),
             exit: code.exit_code(),
         }
@@ -46,6 +49,7 @@ impl Failure {
     pub fn local(what: impl fmt::Display, why: impl fmt::Display, code: &str) -> Failure {
         Failure {
             message: Some(format!("{what}: {why} ({code})")),
+            bare: false,
             hint: None,
             exit: exit::FAILED,
         }
@@ -65,6 +69,7 @@ impl Failure {
     pub fn usage(what: impl fmt::Display, why: impl fmt::Display) -> Failure {
         Failure {
             message: Some(format!("{what}: {why} (USAGE)")),
+            bare: false,
             hint: None,
             exit: exit::USAGE,
         }
@@ -91,6 +96,7 @@ impl Failure {
     fn silent(exit: u8) -> Failure {
         Failure {
             message: None,
+            bare: false,
             hint: None,
             exit,
         }
@@ -110,6 +116,15 @@ impl Failure {
     #[must_use]
     pub fn at_line(mut self, number: u64) -> Failure {
         self.message = self.message.map(|message| format!("line {number}: {message}"));
+        self
+    }
+
+    /// Says what failed, if that was not said yet.
+    #[must_use]
+    pub fn about(mut self, what: &str) -> Failure {
+        if std::mem::take(&mut self.bare) {
+            self.message = self.message.map(|why| format!("{what}: {why}"));
+        }
         self
     }
 
@@ -139,12 +154,10 @@ impl From<ClientError> for Failure {
         let code = error.code();
         let text = error.to_string();
         // A refusal is one sentence, and need not say first what it is about.
-        let message = match error {
-            ClientError::Refused(refusal) if !refusal.what.contains(": ") => format!("refused: {text}"),
-            _ => text,
-        };
+        let bare = matches!(&error, ClientError::Refused(refusal) if !refusal.what.contains(": "));
         Failure {
-            message: Some(message),
+            message: Some(text),
+            bare,
             hint: hint_of(code).map(str::to_owned),
             exit: code.exit_code(),
         }
@@ -192,6 +205,8 @@ fn hint_of(code: ErrorCode) -> Option<&'static str> {
 
 #[cfg(test)]
 mod tests {
+    use tailwater_wire::code::Refusal;
+
     use super::*;
 
     #[test]
@@ -203,6 +218,19 @@ mod tests {
         );
         assert_eq!(failure.exit_code(), 3);
         assert_eq!(Failure::usage("-p", "no").exit_code(), 2);
+    }
+
+    #[test]
+    fn a_bare_refusal_is_told_what_it_is_about() {
+        let refused = |what: &str| Failure::from(ClientError::Refused(Refusal::new(ErrorCode::Busy, what)));
+        assert_eq!(
+            refused("no room").about("produce").to_string(),
+            "error: produce: no room (BUSY)"
+        );
+        assert_eq!(
+            refused("topic a: no room").about("produce").to_string(),
+            "error: topic a: no room (BUSY)"
+        );
     }
 
     #[test]

@@ -141,10 +141,12 @@ pub fn table(columns: &[&str], numbers: &[&str]) -> Table {
             .map(|column| column.to_uppercase())
             .collect::<Vec<_>>(),
     );
-    for (at, column) in columns.iter().enumerate() {
-        if numbers.contains(column)
-            && let Some(column) = table.column_mut(at)
-        {
+    for (at, name) in columns.iter().enumerate() {
+        let Some(column) = table.column_mut(at) else {
+            continue;
+        };
+        column.set_padding((0, 2));
+        if numbers.contains(name) {
             column.set_cell_alignment(CellAlignment::Right);
         }
     }
@@ -159,6 +161,9 @@ pub fn facts(facts: Vec<(&str, String)>) -> Table {
     for (name, value) in facts {
         table.add_row([name.to_owned(), value]);
     }
+    table.column_iter_mut().for_each(|column| {
+        column.set_padding((0, 2));
+    });
     table
 }
 

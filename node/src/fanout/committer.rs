@@ -11,7 +11,7 @@ use tailwater_wire::ids::{Offset, OriginId, PartitionId, TopicName};
 use tailwater_wire::meta::MetaSnapshot;
 
 use crate::fanout::batch::ChildBatch;
-use crate::fanout::cursor::bucket::Receipt;
+use crate::fanout::cursor::receipt::Receipt;
 use crate::partition::commit;
 use crate::partition::owner::{Partition, Partitions};
 use crate::partition::refusal;

@@ -119,16 +119,16 @@ pub enum Sweep<'a> {
     Remove(&'a LeaderConfirmed),
 }
 
-/// Decides about a cursor file of an owned partition. Only the leader's word about this pair removes it.
+/// Decides about a cursor file of an owned partition; `in_use`, a cursor of that key runs or is desired. Only the
+/// leader's word about this pair removes it.
 #[must_use]
 pub fn sweep<'a>(
     key: &CursorKey,
     file: &CursorFile,
-    desired: &BTreeMap<CursorKey, CursorSpec>,
-    running: &BTreeMap<CursorKey, Running>,
+    in_use: bool,
     word: Option<&'a LeaderConfirmed>,
 ) -> Sweep<'a> {
-    if *file == CursorFile::Absent || desired.contains_key(key) || running.contains_key(key) {
+    if *file == CursorFile::Absent || in_use {
         return Sweep::Keep;
     }
     let Some(proof) = word.filter(|proof| proof.is_about(&key.parent, &key.child)) else {
@@ -267,7 +267,6 @@ mod tests {
     fn only_the_leaders_word_makes_an_orphan() {
         let meta = snapshot();
         let wanted = desired(&meta, |_, _| true);
-        let none = BTreeMap::new();
         let (mine, other) = (Epoch::from_u64(10), Epoch::from_u64(99));
         let key = |child: &str| CursorKey {
             parent: name("orders"),
@@ -287,7 +286,7 @@ mod tests {
         let elsewhere = word("analytics", None);
         let old = key("old");
         let (live, file_mine) = (key("analytics"), file(mine));
-        let decide = |key, file, word| sweep(key, file, &wanted, &none, word);
+        let decide = |key, file, word| sweep(key, file, wanted.contains_key(key), word);
         assert_eq!(decide(&live, &file_mine, Some(&elsewhere)), Sweep::Keep);
         assert_eq!(decide(&old, &file_mine, None), Sweep::Ask);
         assert_eq!(decide(&old, &file_mine, Some(&elsewhere)), Sweep::Ask);
@@ -297,16 +296,6 @@ mod tests {
         let damaged = CursorFile::Damaged("torn");
         assert_eq!(decide(&old, &damaged, Some(&moved)), Sweep::Keep);
         assert_eq!(decide(&old, &damaged, Some(&gone)), Sweep::Remove(&gone));
-        let running = BTreeMap::from([(
-            old.clone(),
-            Running {
-                identity: wanted[&live].identity,
-                stopping: true,
-            },
-        )]);
-        assert_eq!(
-            sweep(&old, &file_mine, &wanted, &running, Some(&gone)),
-            Sweep::Keep
-        );
+        assert_eq!(sweep(&old, &file_mine, true, Some(&gone)), Sweep::Keep);
     }
 }

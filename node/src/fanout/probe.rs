@@ -5,7 +5,7 @@ use tailwater_wire::ids::{CommitTime, Delay, Offset};
 /// Counters of one cursor, since it started; on the core that runs it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Probe {
-    /// Records that a child acknowledged as appended by this cursor.
+    /// Records of this cursor's batches that a child has, by its acknowledgement or its watermark after a doubt.
     pub committed: u64,
     /// Records that this cursor read and the filter held back, each counted once however often it is read again.
     pub filtered: u64,

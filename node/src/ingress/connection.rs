@@ -64,7 +64,11 @@ pub async fn serve(mut reader: Reader, mut writer: Writer, dispatch: Rc<Dispatch
             sent
         })
     };
-    let end = receive(&mut reader, &connection, &dispatch).await;
+    let drained = async {
+        dispatch.until_draining().await;
+        Ok(())
+    };
+    let end = futures_lite::future::or(receive(&mut reader, &connection, &dispatch), drained).await;
     if let Err(End::Refused(refusal)) = &end {
         dispatch.partitions().counters().refusals.add(1);
         connection.outbox.refuse(0, refusal);

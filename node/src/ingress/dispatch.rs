@@ -20,6 +20,7 @@ use crate::partition::commit;
 use crate::partition::fetch;
 use crate::partition::owner::Partitions;
 use crate::partition::refusal;
+use crate::signal::Signal;
 
 /// Who the node is, as clients are told.
 #[derive(Debug, Clone)]
@@ -39,6 +40,7 @@ pub struct Dispatch {
     cursors: Rc<Cursors>,
     control: flume::Sender<ControlRequest>,
     draining: Cell<bool>,
+    drained: Signal,
 }
 
 impl Dispatch {
@@ -55,6 +57,7 @@ impl Dispatch {
             cursors,
             control,
             draining: Cell::new(false),
+            drained: Signal::default(),
         }
     }
 
@@ -67,6 +70,12 @@ impl Dispatch {
     /// From now on everything new is refused with `DRAINING`.
     pub fn drain(&self) {
         self.draining.set(true);
+        self.drained.notify();
+    }
+
+    /// Returns when the shard begins to drain.
+    pub async fn until_draining(&self) {
+        self.drained.until(|| self.draining.get()).await;
     }
 
     /// Takes a request. What can be decided at once is; the answer goes to the connection's outbox.

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
-use openraft::error::{CheckIsLeaderError, ClientWriteError, Fatal, InitializeError, RaftError};
+use openraft::error::{CheckIsLeaderError, ClientWriteError, Fatal, RaftError};
 use openraft::{BasicNode, Config, SnapshotPolicy};
 use tailwater_wire::code::{ErrorCode, Refusal};
 use tailwater_wire::ids::{Epoch, Incarnation, TopicName};
@@ -206,14 +206,18 @@ impl Metastore {
 
     /// Makes this node the only voter of its cluster, if it is in none.
     async fn initialize(&self) -> Result<(), MetastoreError> {
-        let voter = BTreeMap::from([(self.inner.identity.node_id, BasicNode::default())]);
-        match self.inner.raft.initialize(voter).await {
-            Ok(()) | Err(RaftError::APIError(InitializeError::NotAllowed(_))) => Ok(()),
-            Err(error) => Err(MetastoreError::Raft {
-                step: "make a cluster of one",
-                what: error.to_string(),
-            }),
+        let failed = |what: String| MetastoreError::Raft {
+            step: "make a cluster of one",
+            what,
+        };
+        match self.inner.raft.is_initialized().await {
+            Ok(true) => return Ok(()),
+            Ok(false) => {}
+            Err(error) => return Err(failed(error.to_string())),
         }
+        let voter = BTreeMap::from([(self.inner.identity.node_id, BasicNode::default())]);
+        let made = self.inner.raft.initialize(voter).await;
+        made.map_err(|error| failed(error.to_string()))
     }
 
     async fn wait_until_confirmed(&self) -> Result<(), MetastoreError> {

@@ -11,6 +11,8 @@ use crate::partition::owner::{Partition, Partitions};
 
 /// How often idle partitions are looked after.
 const UPKEEP_EVERY: Duration = Duration::from_millis(250);
+/// How long to wait after a segment could not be prepared.
+const PREPARE_AGAIN: Duration = Duration::from_secs(5);
 /// Every so many upkeep passes, retention is applied: 5 s.
 const RETENTION_PASSES: u64 = 20;
 
@@ -44,13 +46,20 @@ pub async fn upkeep_loop(partitions: Rc<Partitions>) {
     }
 }
 
+/// In a task of its own: zeroing takes a while, and nobody waits for it.
+async fn prepare(partition: Rc<Partition>) {
+    if let Err(error) = partition.log.prepare_next().await {
+        tracing::warn!(%error, topic = %partition.topic, partition = partition.id.0, "cannot prepare a segment; trying again");
+        glommio::timer::sleep(PREPARE_AGAIN).await;
+    }
+    partition.preparing.set(false);
+}
+
 async fn upkeep(partitions: &Partitions, partition: &Rc<Partition>, retention: bool) {
     let (log, now) = (&partition.log, partitions.clock().now());
     let describe = || format!("partition {} of `{}`", partition.id, partition.topic);
-    if log.needs_preparation()
-        && let Err(error) = log.prepare_next().await
-    {
-        tracing::warn!(%error, "cannot prepare a segment for {}", describe());
+    if log.needs_preparation() && !partition.preparing.replace(true) {
+        glommio::spawn_local(prepare(Rc::clone(partition))).detach();
     }
     if log.needs_frontier(now) {
         log.push_frontier();

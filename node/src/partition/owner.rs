@@ -40,6 +40,10 @@ pub struct Partition {
     pub retention: Cell<Retention>,
     /// Its log.
     pub log: Rc<ShardLog>,
+    /// Whether it is in the list of those with something to commit.
+    dirty: Cell<bool>,
+    /// Whether a segment is being prepared for it.
+    pub preparing: Cell<bool>,
 }
 
 /// All partitions of the shard, by topic.
@@ -235,6 +239,8 @@ impl Partitions {
                     durability: topic.spec.durability,
                     retention: Cell::new(topic.spec.retention),
                     log,
+                    dirty: Cell::new(false),
+                    preparing: Cell::new(false),
                 }))
             }
             Err(error) => {
@@ -291,12 +297,10 @@ impl Partitions {
 
     /// Says that a partition has something to commit.
     pub fn mark_dirty(&self, partition: &Rc<Partition>) {
-        let mut dirty = self.dirty.borrow_mut();
-        if !dirty.iter().any(|other| Rc::ptr_eq(other, partition)) {
-            dirty.push(Rc::clone(partition));
+        if !partition.dirty.replace(true) {
+            self.dirty.borrow_mut().push(Rc::clone(partition));
+            self.commit.notify();
         }
-        drop(dirty);
-        self.commit.notify();
     }
 
     /// Waits for partitions with something to commit, and takes them.
@@ -304,6 +308,7 @@ impl Partitions {
         loop {
             let dirty = self.dirty.take();
             if !dirty.is_empty() {
+                dirty.iter().for_each(|partition| partition.dirty.set(false));
                 return dirty;
             }
             self.commit.wait().await;

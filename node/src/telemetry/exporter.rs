@@ -18,6 +18,9 @@ const SECONDS_BOUNDS: [f64; 19] = [
     0.01, 0.025, 0.05, 0.1, 0.5, 1.0, 10.0,
 ];
 
+/// One number out of a shard's counters.
+type Pick = fn(&ShardCounters) -> u64;
+
 /// Name and help text of every metric, without the `tailwater_` prefix.
 const HELP: &[(&str, &str)] = &[
     (
@@ -154,7 +157,7 @@ impl Exporter {
     /// Everything as text, now.
     #[must_use]
     pub fn render(&self, links: &[LinkStatus], metastore: MetastoreFacts) -> String {
-        let sum = |pick: fn(&ShardCounters) -> u64| self.shards.iter().map(|shard| pick(shard)).sum::<u64>();
+        let sum = |pick: Pick| self.shards.iter().map(|shard| pick(shard)).sum::<u64>();
         self.counter("log_batches_total", &[], sum(|s| s.batches.get()));
         self.counter("log_records_total", &[], sum(|s| s.records.get()));
         self.counter("log_bytes_total", &[], sum(|s| s.log_bytes.get()));
@@ -187,7 +190,7 @@ impl Exporter {
             &[],
             sum(|s| s.fanout_filtered.get()),
         );
-        let verdicts: [(&str, fn(&ShardCounters) -> u64); 4] = [
+        let verdicts: [(&str, Pick); 4] = [
             ("resumed", |s| s.anchor_resumed.get()),
             ("started", |s| s.anchor_started.get()),
             ("deferred", |s| s.anchor_deferred.get()),

@@ -65,7 +65,10 @@ fn on_uring<F: Future<Output = ()> + 'static>(
     case: impl FnOnce(crate::disk::uring::UringDisk, PathBuf) -> F + Send + 'static,
 ) {
     crate::disk::testing::on_executor(|dir| async move {
-        let disk = crate::disk::uring::UringDisk::start(&dir).await.unwrap();
+        let disk =
+            crate::disk::uring::UringDisk::start(&dir, crate::disk::flush_watch::FailedFlushes::default())
+                .await
+                .unwrap();
         case(disk, dir).await;
     });
 }

@@ -67,6 +67,15 @@ pub struct DirEntry {
     pub is_dir: bool,
 }
 
+/// Which completed writes a successful [`File::sync`] makes durable.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum FlushScope {
+    /// Those of the file, and all overwrites of durable extents of every other file: the flush is the device's.
+    Device,
+    /// Those of the file alone: who wrote to several files flushes each.
+    File,
+}
+
 /// One write of a batch given to [`Disk::write_many`].
 pub struct WriteOp<F: File> {
     /// The file to write to.
@@ -82,6 +91,13 @@ pub struct WriteOp<F: File> {
 pub trait Disk: Clone + 'static {
     /// Its open files.
     type File: File;
+
+    /// What a flush of one file covers. The same as long as the disk is open.
+    fn flush_scope(&self) -> FlushScope;
+
+    /// How many flushes on this device have failed, of any file or directory and by any shard that shares the count: a
+    /// failed flush may have taken others' unflushed writes with it (see `flush_watch`).
+    fn failed_flushes(&self) -> u64;
 
     /// Opens a file for direct I/O. A new file is empty, and its name is durable only after [`Disk::sync_dir`]. The handle
     /// is of the file, not of its name: renames and removals leave it as it is.
@@ -145,10 +161,10 @@ pub trait File: Clone + 'static {
     /// The bytes are a view of the read buffer, not a copy; they must be dropped on this shard.
     async fn read_at(&self, position: u64, len: usize) -> DiskResult<Bytes>;
 
-    /// fdatasync: when it returns, every write of this file that completed before the call is durable, and so is
-    /// every completed overwrite of an already durable extent of *any* file on the same filesystem
-    /// (docs/decisions/0001: the device's cache flush is shared). A failure is final and must latch. Begins with the call,
-    /// like a write.
+    /// fdatasync: when it returns, every write of this file that completed before the call is durable, and with
+    /// [`FlushScope::Device`] so is every completed overwrite of an already durable extent of *any* file of the disk
+    /// (docs/decisions/0001: the device's cache flush is shared), unless [`Disk::failed_flushes`] moved meanwhile. A
+    /// failure is final and must latch. Begins with the call, like a write.
     async fn sync(&self) -> DiskResult<()>;
 
     /// Fills `[from, to)` with written zeros (both multiples of [`BLOCK`]) and makes that and the file's length

@@ -1,6 +1,8 @@
 //! Disks: the traits that storage is written against, and their two implementations.
 
 pub mod device;
+pub mod filesystem;
+pub mod flush_watch;
 pub mod latch;
 pub mod memory;
 pub mod uring;

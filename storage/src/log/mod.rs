@@ -19,8 +19,8 @@ use tailwater_wire::ids::{CommitTime, Lineage, Offset, OriginId};
 use tailwater_wire::message::ProducerKey;
 
 use crate::dedup::verdict::{OpenError as ProducerError, Opened, OriginWatermark};
-use crate::disk::device::Disk;
-use crate::disk::latch::Latched;
+use crate::disk::device::{Disk, DiskError, DiskErrorKind};
+use crate::disk::latch::{LatchStep, Latched};
 use crate::error::{AppendError, CommitError};
 use crate::group_commit::Take;
 use crate::log::options::{Appended, LogIdentity};
@@ -37,6 +37,8 @@ mod state;
 mod waiters;
 
 mod open;
+mod recover;
+
 mod read;
 mod retain;
 mod roll;
@@ -268,18 +270,22 @@ impl<D: Disk> PartitionLog<D> {
         }
     }
 
-    /// Waits for the end of the round that is under way, if there is one.
+    /// Waits until no round is under way: another one may have begun before this task was woken.
     async fn round_end(&self) {
-        let wait = {
-            let state = self.state.borrow();
-            if state.in_round {
-                self.round_ends.wait(Offset::ZERO)
-            } else {
-                Wait::Ended(Some(Ok(())))
-            }
-        };
-        // Its outcome stands in the state.
-        let _ended = wait.await;
+        while self.state.borrow().in_round {
+            // Its outcome stands in the state.
+            let _ended = self.round_ends.wait(Offset::ZERO).await;
+        }
+    }
+
+    /// Makes the log read-only because a flush failed that may have covered its writes although it was asked for through
+    /// another file: by another partition's segment being prepared, a cursor file, another core. A drive whose flush
+    /// failed may have dropped what it held for everyone, and the next flush succeeds all the same.
+    pub fn latch_shared_failure(&self, reason: &DiskError) {
+        self.latch(Latched {
+            at: LatchStep::Flush,
+            reason: reason.clone(),
+        });
     }
 
     /// Makes the log read-only, wakes everyone who waits for it, and tells them why.
@@ -295,6 +301,15 @@ impl<D: Disk> PartitionLog<D> {
         self.fail_waiters(&CommitError::OutcomeUnknown(latched));
     }
 
+    /// Makes sure that a step which is dropped half-way leaves a latched log, not one that waits for its end for ever.
+    fn unless_abandoned(&self, path: &Path) -> AbandonGuard<'_, D> {
+        AbandonGuard {
+            log: self,
+            path: path.to_owned(),
+            ended: false,
+        }
+    }
+
     fn end_round(&self) {
         self.state.borrow_mut().in_round = false;
         self.round_ends.reached(Offset::ZERO);
@@ -303,5 +318,36 @@ impl<D: Disk> PartitionLog<D> {
     fn fail_waiters(&self, error: &CommitError) {
         self.committed.fail(error);
         self.flushed.fail(error);
+    }
+}
+
+/// Latches the log when it is dropped before its step ended: what that step did to the disk is unknown then.
+struct AbandonGuard<'a, D: Disk> {
+    log: &'a PartitionLog<D>,
+    path: PathBuf,
+    ended: bool,
+}
+
+impl<D: Disk> AbandonGuard<'_, D> {
+    fn end(mut self) {
+        self.ended = true;
+    }
+}
+
+impl<D: Disk> Drop for AbandonGuard<'_, D> {
+    fn drop(&mut self) {
+        if self.ended {
+            return;
+        }
+        self.log.latch(Latched {
+            at: LatchStep::Write,
+            reason: DiskError {
+                op: "write",
+                path: std::mem::take(&mut self.path),
+                kind: DiskErrorKind::Io,
+                detail: "abandoned half-way".into(),
+            },
+        });
+        self.log.end_round();
     }
 }

@@ -8,28 +8,20 @@ use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
-use bytes::Bytes;
-use tailwater_wire::batch::view::BatchView;
 use tailwater_wire::ids::{CommitTime, Lineage, Offset};
-use tailwater_wire::meta::Durability;
 
 use crate::dedup::table::DedupTable;
 use crate::disk::device::{BLOCK, Disk, DiskResult, File, OpenMode};
 use crate::disk::latch::Latch;
 use crate::error::{OpenError, RecoveryReport};
-use crate::group_commit::ROUND_BYTES_MAX;
 use crate::layout::{PartitionEntry, parse_partition_entry, segment_name};
 use crate::log::PartitionLog;
 use crate::log::options::{LogIdentity, LogOptions};
-use crate::log::segments::{Loaded, Sealed, Segments, index_of, last_proved_commit_time};
-use crate::log::state::{LogState, appended_batch};
+use crate::log::segments::{Sealed, Segments, index_of};
+use crate::log::state::LogState;
 use crate::log::waiters::Waiters;
-use crate::segment::appender::{Active, BeginError, ChunkStamp, Stamped, begin, pack, prepare};
+use crate::segment::appender::{Active, BeginError, begin, prepare};
 use crate::segment::format::{FormatError, SegmentHeader, data_start};
-use crate::segment::index::SparseIndex;
-use crate::segment::reader::scan;
-use crate::segment::recovery::{Plan, Verdict, plan};
-use crate::segment::scan::Found;
 
 /// What is in a partition's directory.
 #[derive(Default)]
@@ -41,34 +33,34 @@ struct Names {
 }
 
 /// A log as it was recovered.
-struct Recovered<F> {
-    segments: Segments<F>,
-    lineage: Lineage,
-    dedup: DedupTable,
-    next_offset: Offset,
-    stated: Offset,
-    flushed_commit_time: CommitTime,
-    last_commit_time: CommitTime,
+pub(super) struct Recovered<F> {
+    pub(super) segments: Segments<F>,
+    pub(super) lineage: Lineage,
+    pub(super) dedup: DedupTable,
+    pub(super) next_offset: Offset,
+    pub(super) stated: Offset,
+    pub(super) flushed_commit_time: CommitTime,
+    pub(super) last_commit_time: CommitTime,
 }
 
 /// What a segment begun by recovery says in its header, but for what every segment of the log says.
-struct NewSegment {
-    base: Offset,
-    previous_base: Option<Offset>,
-    proved_through: Offset,
-    lineage: Lineage,
-    commit_time_floor: CommitTime,
-    nonce: u64,
+pub(super) struct NewSegment {
+    pub(super) base: Offset,
+    pub(super) previous_base: Option<Offset>,
+    pub(super) proved_through: Offset,
+    pub(super) lineage: Lineage,
+    pub(super) commit_time_floor: CommitTime,
+    pub(super) nonce: u64,
 }
 
-struct Opener<'a, D: Disk> {
-    disk: &'a D,
-    dir: &'a Path,
-    identity: &'a LogIdentity,
-    options: &'a LogOptions,
-    now: CommitTime,
-    random: &'a dyn Fn() -> u64,
-    report: RecoveryReport,
+pub(super) struct Opener<'a, D: Disk> {
+    pub(super) disk: &'a D,
+    pub(super) dir: &'a Path,
+    pub(super) identity: &'a LogIdentity,
+    pub(super) options: &'a LogOptions,
+    pub(super) now: CommitTime,
+    pub(super) random: &'a dyn Fn() -> u64,
+    pub(super) report: RecoveryReport,
 }
 
 impl<D: Disk> PartitionLog<D> {
@@ -171,7 +163,7 @@ impl<D: Disk> Opener<'_, D> {
         self.recover(last, last_header, sealed, &names.leftovers).await
     }
 
-    fn path(&self, base: Offset) -> PathBuf {
+    pub(super) fn path(&self, base: Offset) -> PathBuf {
         self.dir.join(segment_name(base))
     }
 
@@ -194,7 +186,7 @@ impl<D: Disk> Opener<'_, D> {
         Ok(names)
     }
 
-    async fn remove_leftovers(&self, leftovers: &[String]) -> DiskResult<()> {
+    pub(super) async fn remove_leftovers(&self, leftovers: &[String]) -> DiskResult<()> {
         for name in leftovers {
             self.disk.remove_file(&self.dir.join(name)).await?;
         }
@@ -243,7 +235,7 @@ impl<D: Disk> Opener<'_, D> {
         Ok((header, bytes))
     }
 
-    fn bad_header(&self, base: Offset, error: FormatError) -> OpenError {
+    pub(super) fn bad_header(&self, base: Offset, error: FormatError) -> OpenError {
         let path = self.path(base);
         match error {
             FormatError::Corrupt(what) => OpenError::CorruptHeader { path, what },
@@ -280,7 +272,7 @@ impl<D: Disk> Opener<'_, D> {
         })
     }
 
-    async fn begin(
+    pub(super) async fn begin(
         &self,
         new: NewSegment,
         dedup: &DedupTable,
@@ -313,241 +305,4 @@ impl<D: Disk> Opener<'_, D> {
                 BeginError::Full(error) | BeginError::Failed(error) => OpenError::Disk(error),
             })
     }
-
-    async fn recover(
-        &mut self,
-        base: Offset,
-        header: SegmentHeader,
-        mut sealed: VecDeque<Sealed<D::File>>,
-        leftovers: &[String],
-    ) -> Result<Recovered<D::File>, OpenError> {
-        let path = self.path(base);
-        let file = self.disk.open(&path, OpenMode::ReadWrite).await?;
-        let capacity = file.len().await? / BLOCK as u64 * BLOCK as u64;
-        let mut dedup = self.checkpoint(&file, &header).await?;
-        let found = scan(&file, header.nonce, header.data_start(), capacity).await?;
-        self.report.bytes_scanned = found.bytes;
-        if let Some(version) = found.newer_version {
-            return Err(OpenError::NewerVersion {
-                path,
-                what: "a batch",
-                version: u16::from(version),
-            });
-        }
-        let plan = plan(base, header.proved_through, header.data_start(), &found).map_err(|_| {
-            OpenError::Inconsistent {
-                path: path.clone(),
-                what: "a frontier lies inside a batch",
-            }
-        })?;
-        let all_times = found.found.iter().map(|f| f.header.commit_time);
-        let last_commit_time = all_times.max().unwrap_or_default().max(header.commit_time_floor);
-        let proved_commit_time = last_proved_commit_time(&plan, header.commit_time_floor);
-        self.report.quarantined = plan.holes.iter().map(|hole| hole.offsets.clone()).collect();
-        self.report.dropped_batches = plan.dropped;
-        let (proved, unproved) = plan.kept.split_at(plan.kept_proved);
-        replay(&mut dedup, proved, plan.proved_through);
-        let index = index_of(proved, self.options.index_interval_bytes);
-        let old = Active {
-            file,
-            path,
-            position: capacity,
-            capacity,
-            header,
-        };
-        let recovered = match plan.verdict {
-            Verdict::Continue { position } => Recovered {
-                lineage: old.header.lineage,
-                segments: Segments::new(
-                    sealed,
-                    Active {
-                        position: position.min(capacity),
-                        ..old
-                    },
-                    index,
-                    plan.holes,
-                ),
-                dedup,
-                next_offset: plan.next_offset,
-                stated: plan.proved_through,
-                flushed_commit_time: proved_commit_time,
-                last_commit_time,
-            },
-            Verdict::Rewrite => {
-                self.report.cut_at = Some(plan.next_offset);
-                self.report.copied_batches = unproved.len() as u64;
-                let nonce = (self.random)();
-                let copied = self.copy(&old, unproved, plan.proved_through, nonce).await?;
-                // A `written` topic may have released what is lost now, and gives those offsets out again.
-                let lineage = match self.options.durability {
-                    Durability::Fsync => old.header.lineage,
-                    Durability::Written => Lineage::from_u64((self.random)()),
-                };
-                let d = plan.proved_through;
-                let (previous, old) = self.seal(old, d, proved_commit_time, index, &plan);
-                sealed.extend(old);
-                let new = NewSegment {
-                    base: d,
-                    previous_base: previous,
-                    proved_through: plan.next_offset,
-                    lineage,
-                    commit_time_floor: proved_commit_time,
-                    nonce,
-                };
-                let active = self.begin(new, &dedup, &copied).await?;
-                replay(&mut dedup, unproved, plan.next_offset);
-                let moved = moved(unproved, active.header.data_start());
-                let index = index_of(&moved, self.options.index_interval_bytes);
-                let flushed_times = unproved.iter().map(|f| f.header.commit_time);
-                Recovered {
-                    lineage,
-                    segments: Segments::new(sealed, active, index, Vec::new()),
-                    dedup,
-                    next_offset: plan.next_offset,
-                    stated: plan.next_offset,
-                    flushed_commit_time: flushed_times
-                        .max()
-                        .unwrap_or(proved_commit_time)
-                        .max(proved_commit_time),
-                    last_commit_time,
-                }
-            }
-        };
-        self.remove_leftovers(leftovers).await?;
-        Ok(recovered)
-    }
-
-    /// The old active segment as a sealed one that ends at D, and the base that the new one follows. One that holds
-    /// nothing below D is replaced by the new one, which has its name.
-    fn seal(
-        &self,
-        old: Active<D::File>,
-        d: Offset,
-        last_commit_time: CommitTime,
-        index: SparseIndex,
-        plan: &Plan,
-    ) -> (Option<Offset>, Option<Sealed<D::File>>) {
-        if old.header.base_offset == d {
-            return (old.header.previous_base, None);
-        }
-        let base = old.header.base_offset;
-        let sealed = Sealed {
-            base,
-            end: d,
-            path: old.path,
-            nonce: old.header.nonce,
-            data_start: old.header.data_start(),
-            bytes: old.capacity,
-            last_commit_time,
-            loaded: Some(Loaded {
-                file: old.file,
-                index: Rc::new(index),
-            }),
-            holes: plan.holes.clone().into(),
-            index_unsaved: true,
-        };
-        (Some(base), Some(sealed))
-    }
-
-    async fn checkpoint(&self, file: &D::File, header: &SegmentHeader) -> Result<DedupTable, OpenError> {
-        let base = header.base_offset;
-        let len = header.data_start() as usize - BLOCK;
-        if len == 0 {
-            return Ok(DedupTable::new());
-        }
-        let chain = file.read_at(BLOCK as u64, len).await?;
-        let checkpoint = header
-            .decode_checkpoint(&chain)
-            .map_err(|error| self.bad_header(base, error))?;
-        DedupTable::restore(&checkpoint).map_err(|_| OpenError::CorruptHeader {
-            path: self.path(base),
-            what: "the dedup checkpoint cannot be read",
-        })
-    }
-
-    /// The unproved batches as chunks for a new segment: their bodies as they are, their headers stamped anew.
-    async fn copy(
-        &self,
-        old: &Active<D::File>,
-        unproved: &[Found],
-        durable_through: Offset,
-        nonce: u64,
-    ) -> Result<Vec<<D::File as File>::Shared>, OpenError> {
-        let stamp = ChunkStamp {
-            durable_through,
-            nonce,
-        };
-        let mut chunks = Vec::new();
-        for group in chunked(unproved) {
-            let mut batches = Vec::with_capacity(group.len());
-            for run in group.chunk_by(|a, b| a.end_position() == b.position) {
-                let start = run[0].position / BLOCK as u64 * BLOCK as u64;
-                let end = run[run.len() - 1].end_position();
-                let len = (end - start).next_multiple_of(BLOCK as u64) as usize;
-                let bytes: Bytes = old.file.read_at(start, len).await?;
-                for found in run {
-                    let from = (found.position - start) as usize;
-                    let to = from + found.header.batch_len();
-                    let same = to <= bytes.len()
-                        && BatchView::parse(&bytes[from..to])
-                            .is_ok_and(|view| *view.header() == found.header);
-                    if !same {
-                        return Err(OpenError::Inconsistent {
-                            path: old.path.clone(),
-                            what: "it reads differently each time",
-                        });
-                    }
-                    batches.push(Stamped {
-                        bytes: bytes.slice(from..to),
-                        header: found.header.clone(),
-                    });
-                }
-            }
-            chunks.push(pack(&old.file, &mut batches, stamp));
-        }
-        Ok(chunks)
-    }
-}
-
-/// Splits batches into what goes into one chunk each.
-fn chunked(batches: &[Found]) -> Vec<&[Found]> {
-    let mut groups = Vec::new();
-    let mut rest = batches;
-    while !rest.is_empty() {
-        let mut bytes = 0;
-        let fits = rest.iter().take_while(|found| {
-            bytes += found.header.batch_len() as u64;
-            bytes <= ROUND_BYTES_MAX
-        });
-        let (group, others) = rest.split_at(fits.count().max(1));
-        groups.push(group);
-        rest = others;
-    }
-    groups
-}
-
-/// Where copied batches lie in their new segment.
-fn moved(batches: &[Found], data_start: u64) -> Vec<Found> {
-    let mut moved = Vec::with_capacity(batches.len());
-    let mut position = data_start;
-    for group in chunked(batches) {
-        position = position.next_multiple_of(BLOCK as u64);
-        for found in group {
-            let found = Found {
-                position,
-                ..found.clone()
-            };
-            position = found.end_position();
-            moved.push(found);
-        }
-    }
-    moved
-}
-
-/// Tells the dedup table of batches that were read back.
-fn replay(dedup: &mut DedupTable, batches: &[Found], flushed: Offset) {
-    for found in batches {
-        dedup.appended(&appended_batch(&found.header, found.origin));
-    }
-    dedup.flushed(flushed);
 }

@@ -121,7 +121,9 @@ impl<D: Disk> PartitionLog<D> {
             let capacity = state.options.next_segment_bytes(state.segments.active.capacity);
             (state.prepared.take(), capacity)
         };
+        let guard = self.unless_abandoned(&self.dir);
         let begun = self.begin_next(ready, capacity, chunk_len(bytes), now).await;
+        guard.end();
         self.end_round();
         if let Err(CommitError::DiskFull) = begun {
             self.state.borrow_mut().take_back_pending();

@@ -5,12 +5,13 @@ use std::time::Duration;
 
 use tailwater_wire::ids::CommitTime;
 
-use crate::disk::device::{Disk, DiskError, DiskErrorKind, File, WriteOp};
+use crate::disk::device::{Disk, DiskError, DiskResult, File, FlushScope, WriteOp};
+use crate::disk::flush_watch::FlushWatch;
 use crate::disk::latch::{LatchStep, Latched};
 use crate::error::CommitError;
 use crate::group_commit::{Fate, Take, fates};
-use crate::log::PartitionLog;
 use crate::log::state::Taken;
+use crate::log::{AbandonGuard, PartitionLog};
 use crate::segment::appender::pack;
 use crate::tail_cache::CachedChunk;
 
@@ -39,35 +40,16 @@ pub struct RoundOutcome {
     pub flush_time: Duration,
 }
 
-/// One log's part of a round. Dropped before it was settled, it latches the log: a write that nobody awaited may or may
-/// not have reached the disk.
+/// One log's part of a round.
 struct Part<'a, D: Disk> {
     log: &'a Rc<PartitionLog<D>>,
     taken: Taken,
     chunk: <D::File as File>::Shared,
-    settled: bool,
-}
-
-impl<D: Disk> Drop for Part<'_, D> {
-    fn drop(&mut self) {
-        if !self.settled {
-            let reason = DiskError {
-                op: "write",
-                path: self.log.dir.clone(),
-                kind: DiskErrorKind::Io,
-                detail: "the round was abandoned".into(),
-            };
-            self.log.latch(Latched {
-                at: LatchStep::Write,
-                reason,
-            });
-            self.log.end_round();
-        }
-    }
+    guard: AbandonGuard<'a, D>,
 }
 
 /// Commits what is pending in these logs (up to 1 MiB of each): begins segments where needed, writes all chunks at
-/// once, flushes once, publishes the new frontiers, wakes who waits. One round of a log runs at a time; a log that is
+/// once, flushes once (or each file, where a flush covers no more: `Disk::flush_scope`), publishes the new frontiers, wakes who waits. One round of a log runs at a time; a log that is
 /// in another round is passed over. All logs lie on `disk`'s one filesystem.
 ///
 /// To be awaited to its end: dropping it half-way latches the logs it covers.
@@ -96,10 +78,11 @@ pub async fn commit_round_timed<D: Disk>(
     }
     let rolled = clock();
     outcome.roll_time = rolled.saturating_sub(begun);
-    let mut parts: Vec<Part<'_, D>> = logs.iter().filter_map(part).collect();
+    let parts: Vec<Part<'_, D>> = logs.iter().filter_map(part).collect();
     if parts.is_empty() {
         return outcome;
     }
+    let watch = FlushWatch::begin(disk);
     let writes = disk.write_many(parts.iter().map(write_op::<D>).collect()).await;
     let written = clock();
     outcome.write_time = written.saturating_sub(rolled);
@@ -108,16 +91,23 @@ pub async fn commit_round_timed<D: Disk>(
             part.log.publish_written(&part.taken);
         }
     }
-    // Any file that was written to: the flush is the device's.
-    let flushed_through = parts.iter().zip(&writes).find(|(_, write)| write.is_ok());
-    let file = flushed_through.map(|(part, _)| part.log.active_file());
-    let flush = match file {
-        Some(file) => Some(file.sync().await),
+    let written_logs: Vec<_> = parts
+        .iter()
+        .zip(&writes)
+        .filter(|(_, write)| write.is_ok())
+        .map(|(part, _)| part.log)
+        .collect();
+    let flush = match written_logs.first() {
+        Some(log) => Some(
+            flush(disk, &written_logs)
+                .await
+                .and_then(|()| watch.check(disk, &log.dir)),
+        ),
         None => None,
     };
     outcome.flush_time = clock().saturating_sub(written);
-    for (part, fate) in parts.iter_mut().zip(fates(writes, flush)) {
-        part.settled = true;
+    for (part, fate) in parts.into_iter().zip(fates(writes, flush)) {
+        part.guard.end();
         match fate {
             Fate::Flushed => {
                 outcome.partitions += 1;
@@ -138,6 +128,23 @@ pub async fn commit_round_timed<D: Disk>(
     outcome
 }
 
+/// Makes what was written to these logs durable. One failure is everyone's, also where each file is flushed by itself: it
+/// may be the device's, and then the other flushes succeeded over what is gone.
+async fn flush<D: Disk>(disk: &D, logs: &[&Rc<PartitionLog<D>>]) -> DiskResult<()> {
+    let wanted = match disk.flush_scope() {
+        FlushScope::Device => 1, // through any file that was written to
+        FlushScope::File => logs.len(),
+    };
+    let files: Vec<D::File> = logs.iter().take(wanted).map(|log| log.active_file()).collect();
+    // A flush begins with its call, so these run at the same time; each is awaited, whatever became of the others.
+    let flushes: Vec<_> = files.iter().map(File::sync).collect();
+    let mut result = Ok(());
+    for flush in flushes {
+        result = result.and(flush.await);
+    }
+    result
+}
+
 fn part<D: Disk>(log: &Rc<PartitionLog<D>>) -> Option<Part<'_, D>> {
     let mut state = log.state.borrow_mut();
     let mut taken = state.take()?;
@@ -146,7 +153,7 @@ fn part<D: Disk>(log: &Rc<PartitionLog<D>>) -> Option<Part<'_, D>> {
         log,
         taken,
         chunk,
-        settled: false,
+        guard: log.unless_abandoned(&log.dir),
     })
 }
 

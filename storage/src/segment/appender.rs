@@ -11,6 +11,7 @@ use tailwater_wire::batch::header::BatchHeader;
 use tailwater_wire::ids::Offset;
 
 use crate::disk::device::{BLOCK, Disk, DiskError, DiskResult, File, OpenMode};
+use crate::disk::flush_watch::FlushWatch;
 use crate::error::is_full;
 use crate::layout;
 use crate::segment::format::{SegmentHeader, data_start};
@@ -105,8 +106,10 @@ pub async fn prepare<D: Disk>(
     capacity: u64,
 ) -> DiskResult<Prepared<D::File>> {
     let path = dir.join(layout::prepared_name(number));
+    let watch = FlushWatch::begin(disk);
     let file = disk.open(&path, OpenMode::CreateNew).await?;
-    match file.prepare(0, capacity).await {
+    let prepared = file.prepare(0, capacity).await;
+    match prepared.and_then(|()| watch.check(disk, &path)) {
         Ok(()) => Ok(Prepared { file, path, capacity }),
         Err(error) => {
             // The first error is the one to report; a file that stays is removed when the log is next opened.
@@ -130,6 +133,7 @@ pub async fn begin<D: Disk>(
     copied: &[<D::File as File>::Shared],
     room: u64,
 ) -> Result<Active<D::File>, BeginError> {
+    let watch = FlushWatch::begin(disk);
     let start = data_start(checkpoint.len());
     let copied_bytes: u64 = copied
         .iter()
@@ -156,11 +160,14 @@ pub async fn begin<D: Disk>(
         position += D::File::bytes(chunk).len() as u64;
     }
     file.sync().await.map_err(BeginError::Failed)?;
+    // Before it gets its name: a segment whose header is in doubt must not be found as one.
+    watch.check(disk, &prepared.path).map_err(BeginError::Failed)?;
     let path = dir.join(layout::segment_name(header.base_offset));
     disk.rename(&prepared.path, &path)
         .await
         .map_err(BeginError::Failed)?;
     disk.sync_dir(dir).await.map_err(BeginError::Failed)?;
+    watch.check(disk, &path).map_err(BeginError::Failed)?;
     // Under its own name, so that later errors say which segment they are about.
     drop(file);
     let file = disk

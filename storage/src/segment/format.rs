@@ -32,8 +32,9 @@
 
 use tailwater_wire::checksum::crc;
 use tailwater_wire::ids::{CommitTime, Incarnation, Lineage, Offset, OwnerEpoch, PartitionId};
-use tailwater_wire::limits::PARTITIONS_MAX;
+use tailwater_wire::limits::{CHILDREN_MAX, PARTITIONS_MAX};
 
+use crate::dedup::checkpoint::checkpoint_bytes_max;
 use crate::disk::device::BLOCK;
 
 /// The first four bytes of every segment.
@@ -47,9 +48,10 @@ const CRC_AT: usize = BLOCK - 4;
 const PAYLOAD_AT: usize = 20;
 const PAYLOAD_BYTES: usize = CRC_AT - PAYLOAD_AT;
 const NO_PREVIOUS: u64 = u64::MAX;
-/// The longest checkpoint that is believed: more than 10,000 producers with long names and the origins of 108 parents of
-/// 1,024 partitions need.
-pub const CHECKPOINT_BYTES_MAX: usize = 16 << 20;
+/// The longest checkpoint that is believed; far more than what the most links and producers need.
+pub const CHECKPOINT_BYTES_MAX: usize = 64 << 20;
+
+const _: () = assert!(checkpoint_bytes_max(4 * CHILDREN_MAX) <= CHECKPOINT_BYTES_MAX);
 
 /// A decoded header block; see the module for the layout.
 #[derive(Debug, Clone, PartialEq, Eq)]

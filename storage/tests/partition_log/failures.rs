@@ -7,12 +7,15 @@ use tailwater_storage::disk::device::DiskErrorKind;
 use tailwater_storage::disk::latch::LatchStep;
 use tailwater_storage::disk::memory::{CrashPlan, MemoryDisk, OpKind};
 use tailwater_storage::error::{AppendError, CommitError, OpenError};
+use tailwater_storage::log::PartitionLog;
 use tailwater_storage::log::options::LogIdentity;
 use tailwater_storage::log::round::commit_round;
 use tailwater_storage::slab::ReadLimits;
+use tailwater_wire::batch::view::BatchView;
 use tailwater_wire::checksum::crc;
 use tailwater_wire::ids::{Incarnation, Offset, PartitionId};
 
+use crate::lying::{Lying, STALL_SYNC, STALLED};
 use crate::support::*;
 
 #[test]
@@ -99,12 +102,29 @@ fn a_duplicate_fails_with_its_original() {
 
 #[test]
 fn an_abandoned_round_latches() {
-    let disk = MemoryDisk::new(1);
-    let (log, _) = open(&disk);
-    append(&log, 1, 10, 1);
-    drop(commit_round(&disk, std::slice::from_ref(&log), at(1)));
-    assert!(log.latched().is_none(), "a round that never began is none");
-    assert!(log.needs_round());
+    // The second batch makes a new segment, so that the round is dropped in the midst of that.
+    for value_bytes in [10, 40_000] {
+        let disk = Lying::<STALL_SYNC>(MemoryDisk::new(1));
+        let dir = DIR.into();
+        let opened = PartitionLog::open(disk.clone(), dir, identity(), options(), at(1), numbers());
+        let (log, _) = block_on(opened).unwrap();
+        let bytes = batch(0, 1, value_bytes);
+        let view = BatchView::parse(&bytes).unwrap();
+        let end = log.append(bytes.clone(), &view, at(1), None).unwrap().end;
+        let wait = log.committed(end);
+        let mut round = Box::pin(commit_round(&disk, std::slice::from_ref(&log), at(1)));
+        STALLED.set(true);
+        assert!(block_on(poll_once(&mut round)).is_none());
+        drop(round);
+        STALLED.set(false);
+        assert!(matches!(block_on(wait), Err(CommitError::OutcomeUnknown(_))));
+        assert!(log.latched().is_some() && !log.needs_round());
+        assert!(
+            block_on(log.close(at(2))).is_err(),
+            "nothing waits for its end for ever"
+        );
+        assert_eq!(log.high_water_mark(), Offset(0));
+    }
 }
 
 #[test]

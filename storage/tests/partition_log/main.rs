@@ -1,7 +1,10 @@
 //! The partition log on the simulated disk: what is appended comes back, what is damaged is told, what fails latches.
 
+#[path = "../common/lying.rs"]
+mod lying;
 mod support;
 
 mod append;
 mod failures;
+mod flushes;
 mod recovery;

@@ -1,5 +1,7 @@
 //! What goes wrong, when it stops going wrong, and when everything has arrived.
 
+use tailwater_node::fanout::cursor::message::Event;
+use tailwater_storage::cursor_file::CursorFile;
 use tailwater_wire::ids::Offset;
 
 use super::node::Node;
@@ -169,13 +171,46 @@ impl World {
         let deadline = self.scenario.heal_millis + self.scenario.delay.millis + DRAIN_MILLIS;
         match behind {
             None => {
-                self.drained = true;
                 self.audit();
+                self.stop_all();
             }
             Some(what) if self.now().0 > START.0 + deadline * 1_000_000 => {
                 self.fail(format!("did not drain: {what}"));
             }
             Some(_) => self.schedule.after_micros(100_000, Happening::CheckDrained),
+        }
+    }
+
+    /// Ends every cursor, as a shutdown does.
+    fn stop_all(&mut self) {
+        self.node.up = false;
+        for index in 0..self.runners.len() {
+            self.step(index, Event::Stop);
+        }
+        self.schedule.after_micros(1_000_000, Happening::CheckStopped);
+    }
+
+    /// Each cursor has ended, and its file holds how far it came.
+    pub fn check_stopped(&mut self) {
+        self.drained = true;
+        if let Some(index) = self.runners.iter().position(|runner| !runner.dead) {
+            self.fail(format!("cursor {index} did not stop"));
+        }
+        let Some(epoch) = self.meta.link().map(|link| link.epoch) else {
+            self.fail("drained without a link".to_owned());
+            return;
+        };
+        for partition in 0..self.scenario.parent_partitions {
+            let expected = CursorFile::Present {
+                epoch,
+                next_offset: self.parents[partition as usize].high_water_mark(),
+            };
+            let file = self.node.read(&self.key(partition));
+            if file != expected {
+                self.fail(format!(
+                    "partition {partition}: the file says {file:?}, not {expected:?}"
+                ));
+            }
         }
     }
 }

@@ -2,8 +2,8 @@
 
 use bytes::Bytes;
 use tailwater_node::fanout::batch::ChildBatch;
-use tailwater_node::fanout::cursor::bucket::Receipt;
 use tailwater_node::fanout::cursor::message::{Event, RequestId};
+use tailwater_node::fanout::cursor::receipt::Receipt;
 use tailwater_storage::dedup::table::DedupTable;
 use tailwater_storage::dedup::verdict::{AppendedBatch, OriginMark, Verdict};
 use tailwater_wire::batch::view::BatchView;
@@ -12,7 +12,7 @@ use tailwater_wire::ids::{CommitTime, Lineage, Offset, OriginId, PartitionId, Wr
 use tailwater_wire::record::Record;
 
 use super::meta::Meta;
-use super::options::Bug;
+use super::options::{Bug, Scenario};
 
 /// What a cursor asks of a child partition.
 #[derive(Debug, Clone)]
@@ -109,11 +109,12 @@ pub(super) struct Child {
     dedup: DedupTable,
     /// Answers that wait for a flush.
     waiting: Vec<(Offset, Reply)>,
+    floor_is_attach: bool,
     bug: Option<Bug>,
 }
 
 impl Child {
-    pub fn new(partition: u32, bug: Option<Bug>) -> Child {
+    pub fn new(partition: u32, scenario: &Scenario) -> Child {
         Child {
             partition: PartitionId(partition),
             log: Vec::new(),
@@ -124,7 +125,8 @@ impl Child {
             flushing: None,
             dedup: DedupTable::new(),
             waiting: Vec::new(),
-            bug,
+            floor_is_attach: scenario.floor_is_attach,
+            bug: scenario.bug,
         }
     }
 
@@ -169,7 +171,11 @@ impl Child {
         let Some(link) = link else {
             return Some(reply(Answer::Failed(ErrorCode::StaleEpoch)));
         };
-        let floor = link.attach_offset(request.origin.partition.0);
+        let floor = if self.floor_is_attach {
+            link.attach_offset(request.origin.partition.0)
+        } else {
+            Offset::ZERO
+        };
         match &request.what {
             Ask::Open => {
                 let opened = self.dedup.origin(request.origin);

@@ -20,4 +20,5 @@ mod runner;
 
 mod chaos;
 mod oracle;
+mod reconcile;
 mod world;

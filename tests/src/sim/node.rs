@@ -12,6 +12,7 @@ use tailwater_storage::disk::memory::{CrashPlan, MemoryDisk};
 use tailwater_storage::layout::{CursorPath, partition_dir};
 use tailwater_storage::proof::{LeaderConfirmed, Persist};
 use tailwater_wire::ids::{Epoch, Offset, PartitionId};
+use tailwater_wire::meta::MetaSnapshot;
 
 use super::meta::Meta;
 use super::rng::Rng;
@@ -129,10 +130,14 @@ impl Node {
             }
             // The file of an attachment that is gone, or never was.
             (4, _) => {
-                let seen = meta.snapshots[self.view as usize].link(&meta.parent, &meta.child);
-                let live = [seen, meta.link()].map(|link| link.map(|link| link.epoch));
-                let mut dead = meta.links.iter().map(|link| link.epoch);
-                let epoch = dead.find(|epoch| !live.contains(&Some(*epoch)));
+                let to_come = &meta.snapshots[self.view as usize..];
+                let may_live = |epoch: &Epoch| {
+                    let lives =
+                        |snapshot: &MetaSnapshot| snapshot.link_by_epoch(&meta.child, *epoch).is_some();
+                    to_come.iter().any(lives)
+                };
+                let mut all = meta.links.iter().map(|link| link.epoch);
+                let epoch = all.find(|epoch| !may_live(epoch));
                 let epoch = epoch.unwrap_or(Epoch([0xee; 8]));
                 write(&cursor_file::encode(epoch, Offset(rng.range(0, 400))))
             }

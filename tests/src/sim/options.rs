@@ -71,6 +71,8 @@ pub(super) struct Scenario {
     pub batch_bytes_max: usize,
     /// Whether the first attach takes in what is there already.
     pub from_earliest: bool,
+    /// Whether a child takes the attach offset for the watermark of an origin that it has not met, or 0.
+    pub floor_is_attach: bool,
     /// Whether retention runs.
     pub retention: bool,
     /// Chances in 1,000 for each message, until everything heals.
@@ -104,6 +106,7 @@ impl Scenario {
             slab_records_max: rng.pick(&[8, 40, 4_096]),
             batch_bytes_max: rng.pick(&[1_000, 8 << 20, 8 << 20]),
             from_earliest: rng.chance(300),
+            floor_is_attach: rng.chance(500),
             retention: rng.chance(200),
             loss: if calm { 0 } else { rng.pick(&[0, 10, 100]) },
             duplication: if calm { 0 } else { rng.pick(&[0, 10, 100]) },

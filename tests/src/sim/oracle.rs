@@ -173,6 +173,28 @@ impl World {
                     runner.partition, probe.filtered
                 ));
             }
+            self.audit_ledger(runner, wrong);
+        }
+    }
+
+    /// Where nothing fails and one cursor does it all: what was produced since the attach is committed, filtered or
+    /// dropped. With retention a record may be both, for different child partitions.
+    fn audit_ledger(&self, runner: &Runner, wrong: &mut Vec<String>) {
+        let scenario = &self.scenario;
+        let calm = scenario.loss + scenario.duplication + scenario.chaos_millis == 0;
+        let Some(link) = self.meta.link().filter(|_| calm) else {
+            return;
+        };
+        let attach = link.attach_offset(runner.partition);
+        let high_water_mark = self.parents[runner.partition as usize].high_water_mark();
+        let probe = runner.cursor.probe();
+        let accounted = probe.committed + probe.filtered + probe.dropped;
+        let produced = high_water_mark.since(attach);
+        if accounted < produced || (probe.dropped == 0 && accounted > produced) || probe.duplicates > 0 {
+            wrong.push(format!(
+                "partition {}: {probe:?} for {produced} produced",
+                runner.partition
+            ));
         }
     }
 

@@ -1,18 +1,15 @@
 //! One run: everything that exists, and what each happening does to it.
 
-use tailwater_node::fanout::anchor::{Anchor, Confirmation, Facts, anchor};
 use tailwater_node::fanout::cursor::message::{Action, EpochVerdict, Event, RequestId};
-use tailwater_node::fanout::desired::{CursorKey, CursorSpec};
-use tailwater_node::fanout::diff::{Running, Sweep, sweep};
-use tailwater_storage::cursor_file::CursorFile;
+use tailwater_node::fanout::desired::CursorKey;
 use tailwater_storage::proof::{LeaderConfirmed, Persist};
 use tailwater_wire::code::ErrorCode;
-use tailwater_wire::ids::{CommitTime, Offset, PartitionId};
+use tailwater_wire::ids::{CommitTime, PartitionId};
 
 use super::child::{Answer, Ask, Child, Reply, Request};
 use super::meta::Meta;
 use super::network::Network;
-use super::node::{Node, Starting};
+use super::node::Node;
 use super::options::{Bug, Scenario};
 use super::parent::Parent;
 use super::report::Trace;
@@ -24,10 +21,6 @@ use super::schedule::Schedule;
 pub(super) const START: CommitTime = CommitTime(1_700_000_000_000_000_000);
 /// How long a cursor waits for a child.
 const CHILD_TIMEOUT_MICROS: u64 = 600_000;
-/// How long a start waits for the leader.
-const LEADER_TIMEOUT_MICROS: u64 = 500_000;
-/// Between two passes of the reconciler; production takes 1 s.
-const PASS_MICROS: u64 = 200_000;
 
 /// What can happen.
 #[derive(Debug)]
@@ -55,6 +48,7 @@ pub(super) enum Happening {
     Heal,
     KillZombies,
     CheckDrained,
+    CheckStopped,
 }
 
 /// See the module.
@@ -74,14 +68,14 @@ pub(super) struct World {
     pub drained: bool,
     /// A re-attach waits until the detach has settled.
     pub attach_wanted: bool,
-    askings: u64,
+    pub askings: u64,
 }
 
 impl World {
     pub fn new(scenario: Scenario) -> World {
         let meta = Meta::new(&scenario);
         let parent = |n| Parent::new(n, scenario.parent_partitioner);
-        let child = |n| Child::new(n, scenario.bug);
+        let child = |n| Child::new(n, &scenario);
         let mut world = World {
             rng: Rng::new(scenario.seed),
             schedule: Schedule::new(START),
@@ -205,10 +199,9 @@ impl World {
                 }
             }
             Happening::CheckDrained => self.check_drained(),
+            Happening::CheckStopped => self.check_stopped(),
         }
     }
-
-    // ---- the parent
 
     fn produce(&mut self, parent: usize) {
         let now = self.now();
@@ -247,9 +240,7 @@ impl World {
         }
     }
 
-    // ---- cursors
-
-    fn step(&mut self, index: usize, event: Event) {
+    pub fn step(&mut self, index: usize, event: Event) {
         let now = self.now();
         if !self.runners[index].dead {
             let actions = self.runners[index].step(event, now);
@@ -399,8 +390,6 @@ impl World {
         }
     }
 
-    // ---- between cursors and children
-
     fn ask(&mut self, index: usize, request: RequestId, bucket: PartitionId, what: Ask) {
         let runner = &mut self.runners[index];
         runner.asked.insert(request, bucket);
@@ -435,7 +424,8 @@ impl World {
     fn flush(&mut self, child: usize) {
         if self.children[child].begin_flush() {
             let life = self.children[child].life;
-            let most = if self.healed { 400 } else { 20_000 };
+            let slow = !self.healed && self.rng.chance(300);
+            let most = if slow { 400_000 } else { 2_000 };
             let latency = self.rng.range(100, most);
             self.schedule
                 .after_micros(latency, Happening::Flushed { child, life });
@@ -453,159 +443,5 @@ impl World {
         self.trace.reply(self.schedule.now(), &reply);
         self.runners[reply.runner].asked.remove(&reply.request);
         self.step(reply.runner, reply.event());
-    }
-
-    // ---- the node
-
-    fn pass(&mut self) {
-        self.reconcile();
-        self.schedule.after_micros(PASS_MICROS, Happening::Pass);
-    }
-
-    fn reconcile(&mut self) {
-        if !self.node.up {
-            return;
-        }
-        let snapshot = &self.meta.snapshots[self.node.view as usize];
-        let parent = &self.meta.parent;
-        let exists = self.node.exists();
-        let pass = self.node.reconciler.pass(
-            snapshot,
-            self.node.owned_version,
-            |topic, _| topic == parent,
-            &exists,
-        );
-        for key in pass.stop {
-            if let Some((index, running)) = self.node.running.get_mut(&key) {
-                running.stopping = true;
-                let index = *index;
-                self.step(index, Event::Stop);
-            }
-        }
-        for (key, spec) in pass.start {
-            self.start(key, spec);
-        }
-        if pass.sweep {
-            self.sweep();
-        }
-    }
-
-    fn start(&mut self, key: CursorKey, spec: CursorSpec) {
-        if let Some(starting) = self.node.starting.get(&key)
-            && starting.spec.identity == spec.identity
-        {
-            return;
-        }
-        let file = self.node.read(&key);
-        self.askings += 1;
-        let starting = Starting {
-            spec,
-            file,
-            asking: self.askings,
-        };
-        self.anchor(&key, starting, Confirmation::NotAsked);
-    }
-
-    fn on_start_word(&mut self, key: &CursorKey, asking: u64, word: Option<&LeaderConfirmed>) {
-        let current = self.node.starting.get(key);
-        if current.is_none_or(|starting| starting.asking != asking) {
-            return;
-        }
-        let Some(starting) = self.node.starting.remove(key) else {
-            return;
-        };
-        let wanted = self.node.reconciler.desired().get(key);
-        if wanted.map(|spec| spec.identity) == Some(starting.spec.identity) {
-            let confirmation = word.map_or(Confirmation::Unavailable, Confirmation::Leader);
-            self.anchor(key, starting, confirmation);
-        }
-    }
-
-    fn anchor(&mut self, key: &CursorKey, starting: Starting, confirmation: Confirmation<'_>) {
-        let partition = key.partition.0;
-        let high_water_mark = self.parents[partition as usize].high_water_mark();
-        let facts = Facts {
-            parent: &key.parent,
-            child: &key.child,
-            epoch: starting.spec.identity.epoch,
-            attach_offset: starting.spec.attach_offset,
-            high_water_mark,
-            file: &starting.file,
-        };
-        let mut decided = anchor(&facts, confirmation);
-        match (self.scenario.bug, &starting.file) {
-            (Some(Bug::ResumeOtherEpoch), CursorFile::Present { next_offset, .. }) => {
-                decided = Anchor::Resume(*next_offset);
-            }
-            (Some(Bug::AnchorAtTail), CursorFile::Absent) => {
-                if let Anchor::StartAt { offset, .. } = &mut decided {
-                    *offset = high_water_mark;
-                }
-            }
-            _ => {}
-        }
-        self.trace
-            .note(&[12, u64::from(partition), decided.verdict().len() as u64]);
-        match decided {
-            Anchor::Resume(offset) => self.launch(key, &starting, offset),
-            Anchor::StartAt { offset, proof } => {
-                let epoch = starting.spec.identity.epoch;
-                if self.node.write_start(key, epoch, offset, &starting.file, proof) {
-                    self.launch(key, &starting, offset);
-                }
-            }
-            Anchor::Ask => {
-                let asking = starting.asking;
-                self.node.starting.insert(key.clone(), starting);
-                let way = self.rng.range(50, 30_000);
-                if !self.rng.chance(self.scenario.loss) || self.healed {
-                    self.schedule
-                        .after_micros(way, Happening::AskStart(key.clone(), asking));
-                }
-                self.schedule.after_micros(
-                    LEADER_TIMEOUT_MICROS,
-                    Happening::StartWord(key.clone(), asking, None),
-                );
-            }
-            Anchor::Defer | Anchor::StaleEpoch => {}
-            Anchor::PositionAhead(offset) => {
-                self.fail(format!(
-                    "partition {partition}: position {offset} ahead at the start"
-                ));
-            }
-        }
-    }
-
-    fn launch(&mut self, key: &CursorKey, starting: &Starting, start: Offset) {
-        let partition = key.partition.0;
-        let lineage = self.parents[partition as usize].lineage;
-        let now = self.now();
-        let runner = Runner::new(&self.scenario, &starting.spec, partition, lineage, start, now);
-        let index = self.runners.len();
-        self.trace.note(&[13, index as u64, start.0]);
-        let running = Running {
-            identity: starting.spec.identity,
-            stopping: false,
-        };
-        self.runners.push(runner);
-        self.node.running.insert(key.clone(), (index, running));
-        self.step(index, Event::Tick);
-    }
-
-    fn sweep(&mut self) {
-        for partition in 0..self.scenario.parent_partitions {
-            let key = self.key(partition);
-            let file = self.node.read(&key);
-            let exists = self.node.exists();
-            let desired = self.node.reconciler.desired();
-            if sweep(&key, &file, desired, &exists, None) != Sweep::Ask || !self.meta.reachable {
-                continue;
-            }
-            let word = self.meta.confirm();
-            if let Sweep::Remove(proof) = sweep(&key, &file, desired, &exists, Some(&word)) {
-                let removed = self.node.remove(&key, &file, proof);
-                self.trace.note(&[14, u64::from(partition), u64::from(removed)]);
-            }
-        }
     }
 }

@@ -3,7 +3,7 @@
 use std::future::Future;
 use std::time::Duration;
 
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle};
 use tailwater_wire::client::config::ClientConfig;
 use tailwater_wire::client::handle::Client;
 use tokio::runtime::{Builder, Runtime};
@@ -89,14 +89,13 @@ pub fn client_config(global: &Global) -> Result<ClientConfig, Failure> {
     Ok(config)
 }
 
-/// A bar of known length on standard error; invisible when that is no terminal.
+/// A bar of known length; invisible until it is added to what is drawn.
 #[must_use]
 pub fn bar(len: u64, what: &'static str) -> ProgressBar {
-    let bar = ProgressBar::with_draw_target(Some(len), ProgressDrawTarget::stderr_with_hz(10));
-    let template = "{msg:9} [{bar:30}] {human_pos}/{human_len}  {per_sec}  {elapsed}";
-    if let Ok(style) = ProgressStyle::with_template(template) {
-        bar.set_style(style.progress_chars("=> "));
-    }
+    let bar = ProgressBar::with_draw_target(Some(len), ProgressDrawTarget::hidden());
+    bar.set_style(
+        style("{msg:9} [{bar:30}] {human_pos}/{human_len}  {rate}  {elapsed}").progress_chars("=> "),
+    );
     bar.set_message(what);
     bar
 }
@@ -105,10 +104,16 @@ pub fn bar(len: u64, what: &'static str) -> ProgressBar {
 #[must_use]
 pub fn counter(what: &'static str) -> ProgressBar {
     let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr_with_hz(10));
-    if let Ok(style) = ProgressStyle::with_template("{spinner} {msg} {human_pos}  {per_sec}  {elapsed}") {
-        bar.set_style(style);
-    }
+    bar.set_style(style("{spinner} {msg} {human_pos}  {rate}  {elapsed}"));
     bar.set_message(what);
     bar.enable_steady_tick(Duration::from_millis(200));
     bar
+}
+
+fn style(template: &str) -> ProgressStyle {
+    let style = ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar());
+    style.with_key("rate", |state: &ProgressState, out: &mut dyn std::fmt::Write| {
+        // A rate that cannot be written leaves its place empty.
+        let _ = write!(out, "{:.0}/s", state.per_sec());
+    })
 }

@@ -63,7 +63,7 @@ struct Report {
 /// # Errors
 /// Exit 5 when a link is not as it must be; or what kept the demo from its end.
 pub fn run(global: &Global, args: &Demo) -> Result<(), Failure> {
-    node::start_log("warn");
+    node::start_log("warn,openraft=error");
     let source = Source::survey(args.input.as_deref())?;
     let home = Home::choose(args)?;
     let ephemeral = std::net::SocketAddr::from(([127, 0, 0, 1], 0));

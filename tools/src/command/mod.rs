@@ -13,7 +13,7 @@ pub mod demo;
 
 use clap::CommandFactory;
 
-use crate::cli::{Cli, Command};
+use crate::cli::{self, Cli, Command};
 use crate::command::context::with_client;
 use crate::error::Failure;
 use crate::output::Out;
@@ -24,7 +24,8 @@ use crate::output::Out;
 /// [`Failure`], with what to print and the exit code.
 pub fn run(cli: Cli) -> Result<(), Failure> {
     let Cli { global, command } = cli;
-    match command {
+    let what = what(&command);
+    let result = match command {
         Command::Serve(args) => serve::run(&global, &args),
         Command::Demo(args) => demo::run(&global, &args),
         Command::Topic(command) => with_client(&global, async |context| topic::run(context, command).await),
@@ -33,6 +34,27 @@ pub fn run(cli: Cli) -> Result<(), Failure> {
         Command::Consume(args) => with_client(&global, async |context| consume::run(context, args).await),
         Command::Inspect(command) => inspect::run(&mut Out::new(), global.output, &command),
         Command::Completions { shell } => completions(shell),
+    };
+    result.map_err(|failure| failure.about(what))
+}
+
+/// A command in words, for errors that do not say what they are about.
+fn what(command: &Command) -> &'static str {
+    match command {
+        Command::Serve(_) => "serve",
+        Command::Demo(_) => "demo",
+        Command::Topic(cli::Topic::Create(_)) => "topic create",
+        Command::Topic(cli::Topic::List) => "topic list",
+        Command::Topic(cli::Topic::Describe { .. }) => "topic describe",
+        Command::Topic(cli::Topic::Delete { .. }) => "topic delete",
+        Command::Link(cli::Link::Attach(_)) => "link attach",
+        Command::Link(cli::Link::Detach { .. }) => "link detach",
+        Command::Link(cli::Link::List { .. }) => "link list",
+        Command::Link(cli::Link::Verify(_)) => "link verify",
+        Command::Produce(_) => "produce",
+        Command::Consume(_) => "consume",
+        Command::Inspect(_) => "inspect",
+        Command::Completions { .. } => "completions",
     }
 }
 

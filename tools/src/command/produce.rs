@@ -5,8 +5,10 @@
 //! summary goes to standard error.
 
 use std::cell::{Cell, RefCell};
+use std::io::{self, IsTerminal};
 use std::time::{Duration, Instant};
 
+use indicatif::ProgressBar;
 use serde::Serialize;
 use tailwater_wire::client::config::ProducerOptions;
 use tailwater_wire::client::delivery::Delivered;
@@ -17,7 +19,7 @@ use tokio::sync::{Notify, mpsc};
 
 use crate::cli;
 use crate::clock;
-use crate::command::context::Context;
+use crate::command::context::{Context, counter};
 use crate::command::lines::{self, Line};
 use crate::error::Failure;
 use crate::output::{self, Format, Out};
@@ -48,6 +50,8 @@ struct Shared {
     acknowledged: Cell<u64>,
     failed: Cell<u64>,
     first_failure: RefCell<Option<Failure>>,
+    /// What a person sees meanwhile.
+    progress: Option<ProgressBar>,
     stop: Notify,
 }
 
@@ -76,12 +80,18 @@ pub async fn run(context: &mut Context, args: cli::Produce) -> Result<(), Failur
     }
     let producer = context.client.producer(&args.topic, options).await?;
     let started = Instant::now();
-    let shared = Shared::default();
+    let shared = Shared {
+        progress: progress(context.output),
+        ..Shared::default()
+    };
     let (acks, outcomes) = mpsc::unbounded_channel();
     let (fed, printed) = tokio::join!(
         feed(&producer, &args, &shared, acks),
         print(&mut context.out, context.output, &shared, outcomes)
     );
+    if let Some(progress) = &shared.progress {
+        progress.finish_and_clear();
+    }
     printed?;
     let elapsed = started.elapsed();
     let produced = shared.acknowledged.get();
@@ -104,6 +114,13 @@ pub async fn run(context: &mut Context, args: cli::Produce) -> Result<(), Failur
     ));
     fed?;
     shared.first_failure.into_inner().map_or(Ok(()), Err)
+}
+
+/// A count for those who wait; not for those who type the lines, or see the acknowledgements.
+fn progress(format: Option<Format>) -> Option<ProgressBar> {
+    let typed = io::stdin().is_terminal();
+    let seen = format == Some(Format::Ndjson) && io::stdout().is_terminal();
+    (!typed && !seen).then(|| counter("records acknowledged"))
 }
 
 /// Sends lines until they end or something fails.
@@ -167,6 +184,9 @@ async fn print(
                 next = outcomes.try_recv().ok();
             }
             out.flush()?;
+            if let Some(progress) = &shared.progress {
+                progress.set_position(shared.acknowledged.get());
+            }
         }
         Ok(())
     };

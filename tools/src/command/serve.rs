@@ -28,7 +28,7 @@ struct Serving {
 /// # Errors
 /// When it cannot start, or died.
 pub fn run(global: &Global, args: &Serve) -> Result<(), Failure> {
-    node::start_log("info");
+    node::start_log("info,openraft=warn");
     let mut config =
         NodeConfig::load(args.config.as_deref()).map_err(|error| node::config_failure(&error))?;
     if let Some(data) = &args.data {

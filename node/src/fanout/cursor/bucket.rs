@@ -18,23 +18,10 @@ use tailwater_wire::ids::{CommitTime, Offset, PartitionId};
 
 use crate::fanout::batch::{ChildBatch, Part, Take};
 use crate::fanout::cursor::message::{RequestId, StallReason};
+use crate::fanout::cursor::receipt::Receipt;
 
 /// Batches of one bucket that may be unanswered at a time.
 pub const IN_FLIGHT_MAX: usize = 1;
-
-/// A child partition's acknowledgement: everything of this origin below its watermark is flushed there.
-#[derive(Debug, PartialEq, Eq)]
-pub struct Receipt {
-    watermark: Offset,
-}
-
-impl Receipt {
-    /// From an answer that says that the batch which leaves `watermark` is flushed. Only committers make receipts.
-    #[must_use]
-    pub fn flushed(watermark: Offset) -> Receipt {
-        Receipt { watermark }
-    }
-}
 
 /// Where a bucket stands with its child partition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -72,6 +59,8 @@ pub(super) struct Bucket {
     read_to: Offset,
     in_flight: VecDeque<Sent>,
     queue: VecDeque<ChildBatch>,
+    /// Batches whose outcome is not known. The child's next word tells which of them it has.
+    doubted: VecDeque<Sent>,
 }
 
 /// What a child's word about its watermark means.
@@ -97,6 +86,7 @@ impl Bucket {
             read_to: start,
             in_flight: VecDeque::with_capacity(IN_FLIGHT_MAX),
             queue: VecDeque::new(),
+            doubted: VecDeque::new(),
         }
     }
 
@@ -185,7 +175,7 @@ impl Bucket {
         let Some(&sent) = self.in_flight.front() else {
             return false;
         };
-        if receipt.watermark < sent.end {
+        if receipt.watermark() < sent.end {
             return false;
         }
         self.in_flight.pop_front();
@@ -222,8 +212,20 @@ impl Bucket {
         word
     }
 
+    /// What is on its way is in doubt: it is forgotten, but for the count of its records.
+    pub fn doubt(&mut self) {
+        self.doubted.append(&mut self.in_flight);
+        self.forget();
+    }
+
+    /// Records of doubted batches that the child turned out to have.
+    pub fn resolve(&mut self) -> u64 {
+        let there = self.doubted.drain(..).filter(|sent| sent.end <= self.watermark);
+        there.map(|sent| u64::from(sent.records)).sum()
+    }
+
     /// Forgets what was read and not acknowledged; it is read again.
-    pub fn forget(&mut self) {
+    fn forget(&mut self) {
         self.in_flight.clear();
         self.queue.clear();
         self.read_to = self.position;

@@ -4,9 +4,10 @@ use tailwater_storage::dedup::verdict::OriginMark;
 use tailwater_wire::code::ErrorCode;
 use tailwater_wire::ids::{CommitTime, Offset, PartitionId};
 
-use crate::fanout::cursor::bucket::{Phase, Receipt, Word};
+use crate::fanout::cursor::bucket::{Phase, Word};
 use crate::fanout::cursor::lane::{RETRY_NANOS, after};
 use crate::fanout::cursor::message::{Action, ParentVerdict, RequestId, StallReason};
+use crate::fanout::cursor::receipt::Receipt;
 use crate::fanout::cursor::state::{Cursor, EpochState, Life};
 
 impl Cursor {
@@ -25,6 +26,7 @@ impl Cursor {
         }
         let floor = self.floor;
         let word = self.buckets[index].told(watermark, floor);
+        self.probe.committed += self.buckets[index].resolve();
         self.positioned(index, now);
         match word {
             Word::Regressed { acknowledged } => self.regressed(index, acknowledged, watermark, out),
@@ -177,7 +179,7 @@ impl Cursor {
     /// The bucket is in doubt: it is asked for its watermark again after a second, and reads again above it.
     pub(super) fn fail(&mut self, index: usize, code: ErrorCode, now: CommitTime, out: &mut Vec<Action>) {
         let bucket = &mut self.buckets[index];
-        bucket.forget();
+        bucket.doubt();
         bucket.phase = Phase::Closed {
             retry_at: after(now, RETRY_NANOS),
         };

@@ -8,7 +8,7 @@ use tailwater_wire::code::ErrorCode;
 use tailwater_wire::ids::{CommitTime, Offset, PartitionId};
 
 use crate::fanout::batch::{ChildBatch, Cut};
-use crate::fanout::cursor::bucket::Receipt;
+use crate::fanout::cursor::receipt::Receipt;
 
 /// Names one request of a cursor. An answer that names another one than is outstanding is late, and changes nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -52,7 +52,8 @@ pub struct Slab {
 /// What happened.
 #[derive(Debug)]
 pub enum Event {
-    /// A child partition told its flushed watermark; the attach offset and no mark when it has no entry for this origin.
+    /// A child partition told its flushed watermark. Without an entry for this origin: no mark, and the watermark that
+    /// its first batch has to follow.
     Opened {
         /// The `OpenOrigin` that it answers.
         request: RequestId,

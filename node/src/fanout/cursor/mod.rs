@@ -5,6 +5,7 @@ mod census;
 mod child;
 pub mod lane;
 pub mod message;
+pub mod receipt;
 mod parent;
 mod pump;
 pub mod state;

@@ -105,6 +105,8 @@ pub(super) struct Faults {
     power_is_off: bool,
     injected: Vec<Injected>,
     misdirected: Vec<Misdirected>,
+    /// Operations before which a flush of another shard fails.
+    beside: Vec<(OpKind, String)>,
 }
 
 impl Faults {
@@ -132,6 +134,19 @@ impl Faults {
     pub(super) fn clear_injected(&mut self) {
         self.injected.clear();
         self.misdirected.clear();
+        self.beside.clear();
+    }
+
+    pub(super) fn fail_beside(&mut self, kind: OpKind, path_contains: &str) {
+        self.beside.push((kind, path_contains.into()));
+    }
+
+    /// Whether another shard's flush fails just before this operation.
+    pub(super) fn take_beside(&mut self, kind: OpKind, path: &Path) -> bool {
+        let text = path.to_string_lossy();
+        let matches = |(of, part): &(OpKind, String)| *of == kind && text.contains(part);
+        let at = self.beside.iter().position(matches);
+        at.inspect(|at| drop(self.beside.remove(*at))).is_some()
     }
 
     pub(super) fn misdirect(&mut self, path_contains: &str, to: &Path, position: u64) {

@@ -8,7 +8,7 @@ use std::rc::Rc;
 use bytes::Bytes;
 
 use crate::disk::device::{
-    BLOCK, DirEntry, Disk, DiskError, DiskErrorKind, DiskResult, File, OpenMode, WriteOp,
+    BLOCK, DirEntry, Disk, DiskError, DiskErrorKind, DiskResult, File, FlushScope, OpenMode, WriteOp,
 };
 use crate::disk::memory::faults::{OpKind, When};
 use crate::disk::memory::luck::CrashPlan;
@@ -70,9 +70,21 @@ impl MemoryDisk {
             .inject(kind, path_contains, error, count);
     }
 
+    /// Another shard's flush on the device fails just before the next operation of a kind on a path that contains a text.
+    /// Nobody here is told: the operation itself succeeds, and only [`Disk::failed_flushes`] shows it.
+    pub fn fail_beside_next(&self, kind: OpKind, path_contains: &str) {
+        self.state.borrow_mut().faults.fail_beside(kind, path_contains);
+    }
+
     /// Forgets the faults and misdirections that have not happened yet.
     pub fn clear_faults(&self) {
         self.state.borrow_mut().faults.clear_injected();
+    }
+
+    /// Decides what a flush of one file covers: `Device` at first. With `File` it covers that file alone; a failed one
+    /// still dooms the unflushed writes of all, because the device below is one.
+    pub fn set_flush_scope(&self, scope: FlushScope) {
+        self.state.borrow_mut().flush_scope = scope;
     }
 
     /// Limits the disk to this many bytes of file blocks, or lifts the limit. Writes to blocks that are already there
@@ -160,6 +172,14 @@ impl Handle {
 // The writes below happen when they are called, not when they are awaited: dropping the future cancels nothing.
 impl Disk for MemoryDisk {
     type File = MemoryFile;
+
+    fn flush_scope(&self) -> FlushScope {
+        self.state.borrow().flush_scope
+    }
+
+    fn failed_flushes(&self) -> u64 {
+        self.state.borrow().failed_flushes
+    }
 
     async fn open(&self, path: &Path, mode: OpenMode) -> DiskResult<MemoryFile> {
         let number = self.state.borrow_mut().open(path, mode)?;

@@ -9,7 +9,7 @@ use std::path::Path;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
-use crate::disk::device::{BLOCK, DirEntry, DiskError, DiskErrorKind, DiskResult, OpenMode};
+use crate::disk::device::{BLOCK, DirEntry, DiskError, DiskErrorKind, DiskResult, FlushScope, OpenMode};
 use crate::disk::memory::content::{Content, Scope};
 use crate::disk::memory::faults::{Faults, OpKind, Verdict, When};
 use crate::disk::memory::luck::{CrashPlan, Luck};
@@ -46,6 +46,8 @@ pub(super) struct State {
     next_file: u64,
     rng: StdRng,
     capacity_bytes: Option<u64>,
+    pub(super) flush_scope: FlushScope,
+    pub(super) failed_flushes: u64,
     pub(super) faults: Faults,
     pub(super) stats: MemoryStats,
 }
@@ -71,6 +73,8 @@ impl State {
             next_file: 1,
             rng: StdRng::seed_from_u64(seed),
             capacity_bytes: None,
+            flush_scope: FlushScope::Device,
+            failed_flushes: 0,
             faults: Faults::default(),
             stats: MemoryStats::default(),
         }
@@ -92,7 +96,7 @@ impl State {
             .collect();
         let mut left = Self::new(self.rng.clone().random());
         (left.names, left.files, left.next_file) = (names, files, self.next_file);
-        left.capacity_bytes = self.capacity_bytes;
+        (left.capacity_bytes, left.flush_scope) = (self.capacity_bytes, self.flush_scope);
         left
     }
 
@@ -136,7 +140,7 @@ impl State {
 
     /// Runs a change of names: `Inside` a cut, it happens or it does not.
     fn change(&mut self, kind: OpKind, path: &Path, effect: impl FnOnce(&mut Self)) -> DiskResult<()> {
-        match self.faults.judge(kind, path) {
+        match self.judge(kind, path) {
             Verdict::Run => {
                 effect(self);
                 Ok(())
@@ -151,9 +155,21 @@ impl State {
         }
     }
 
+    /// Numbers an operation and says how far it gets; another shard's flush may fail first, and take along what no flush
+    /// has covered yet.
+    fn judge(&mut self, kind: OpKind, path: &Path) -> Verdict {
+        if self.faults.take_beside(kind, path) {
+            self.failed_flushes += 1;
+            for node in self.files.values_mut() {
+                node.content.doom(Scope::Shared);
+            }
+        }
+        self.faults.judge(kind, path)
+    }
+
     /// Runs an operation that changes nothing.
     fn look(&mut self, kind: OpKind, path: &Path) -> DiskResult<()> {
-        match self.faults.judge(kind, path) {
+        match self.judge(kind, path) {
             Verdict::Run => Ok(()),
             Verdict::Fail(error) | Verdict::Off(error) | Verdict::Cut(_, error) => Err(error),
         }
@@ -217,7 +233,7 @@ impl State {
     }
 
     pub(super) fn write(&mut self, file: u64, path: &Path, position: u64, bytes: &[u8]) -> DiskResult<()> {
-        let verdict = self.faults.judge(OpKind::Write, path);
+        let verdict = self.judge(OpKind::Write, path);
         let (file, position) = self.aim(file, path, position);
         let end = position + bytes.len() as u64;
         match verdict {
@@ -284,21 +300,20 @@ impl State {
         Ok(self.content(file).len())
     }
 
-    /// One flush: all of this file, and the overwrites of durable extents of every other.
+    /// One flush: all of this file, and where it is the device's, the overwrites of durable extents of every other.
     fn flush(&mut self, file: u64, luck: &mut Luck) {
         for (number, node) in &mut self.files {
-            node.content.settle(
-                if *number == file {
-                    Scope::Own
-                } else {
-                    Scope::Shared
-                },
-                luck,
-            );
+            match (*number == file, self.flush_scope) {
+                (true, _) => node.content.settle(Scope::Own, luck),
+                (false, FlushScope::Device) => node.content.settle(Scope::Shared, luck),
+                (false, FlushScope::File) => {}
+            }
         }
     }
 
+    /// A failed flush. What the device drops is not the file's alone, whatever a successful one would have covered.
     fn doom(&mut self, file: u64) {
+        self.failed_flushes += 1;
         for (number, node) in &mut self.files {
             node.content.doom(if *number == file {
                 Scope::Own
@@ -309,7 +324,7 @@ impl State {
     }
 
     pub(super) fn sync(&mut self, file: u64, path: &Path) -> DiskResult<()> {
-        match self.faults.judge(OpKind::Sync, path) {
+        match self.judge(OpKind::Sync, path) {
             Verdict::Run => {
                 self.flush(file, &mut Luck::Good);
                 self.stats.syncs += 1;
@@ -330,7 +345,7 @@ impl State {
     }
 
     pub(super) fn prepare(&mut self, file: u64, path: &Path, from: u64, to: u64) -> DiskResult<()> {
-        match self.faults.judge(OpKind::Prepare, path) {
+        match self.judge(OpKind::Prepare, path) {
             Verdict::Run => {
                 let free = self.free_blocks();
                 if self.content(file).unallocated(from, to) > free {
@@ -403,7 +418,7 @@ impl State {
         if let Some(Node::Dir(_)) = self.names.at(&place) {
             return failure(kind, path, DiskErrorKind::Io, "is a directory");
         }
-        match self.faults.judge(kind, path) {
+        match self.judge(kind, path) {
             Verdict::Run => {
                 let file = self.fill_small(place, path, bytes, &mut Luck::Good)?;
                 self.flush(file, &mut Luck::Good);
@@ -535,7 +550,7 @@ impl State {
         let Some(Node::Dir(dir)) = self.names.resolve(path) else {
             return not_found(OpKind::SyncDir, path);
         };
-        match self.faults.judge(OpKind::SyncDir, path) {
+        match self.judge(OpKind::SyncDir, path) {
             Verdict::Run => {
                 self.names.sync(dir, &mut Luck::Good);
                 self.stats.dir_syncs += 1;
@@ -544,6 +559,7 @@ impl State {
             }
             Verdict::Fail(error) => {
                 self.names.doom(dir);
+                self.failed_flushes += 1;
                 Err(error)
             }
             Verdict::Cut(when, error) => {

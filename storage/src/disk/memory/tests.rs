@@ -407,3 +407,41 @@ fn a_small_write_can_end_at_any_of_its_steps() {
     }
     assert!([0, 5, 2000].iter().all(|len| lens.contains(len)), "{lens:?}");
 }
+
+#[test]
+fn where_a_flush_covers_its_file_alone_another_file_loses_its_overwrite() {
+    use crate::disk::device::FlushScope;
+    for (scope, expected) in [(FlushScope::Device, 7), (FlushScope::File, 0)] {
+        let disk = disk();
+        disk.set_flush_scope(scope);
+        let (a, b) = (prepared(&disk, "/d/a", 1), prepared(&disk, "/d/b", 1));
+        write(&a, 0, 7).unwrap();
+        write(&b, 0, 7).unwrap();
+        block_on(b.sync()).unwrap();
+        let after = disk.crash(CrashPlan::LoseAll);
+        assert_eq!(byte_at(&after, "/d/b", 0), Some(7));
+        assert_eq!(byte_at(&after, "/d/a", 0), Some(expected), "{scope:?}");
+        assert_eq!((disk.flush_scope(), after.flush_scope()), (scope, scope));
+    }
+}
+
+#[test]
+fn failed_flushes_are_counted_and_other_failures_are_not() {
+    let disk = disk();
+    let file = prepared(&disk, "/d/a", 1);
+    let fail = |kind, error| disk.fail_next(kind, "/d", error, 1);
+    fail(OpKind::Write, DiskErrorKind::Io);
+    write(&file, 0, 1).unwrap_err();
+    fail(OpKind::Prepare, DiskErrorKind::NoSpace);
+    block_on(file.prepare(0, B)).unwrap_err();
+    fail(OpKind::Rename, DiskErrorKind::Io);
+    block_on(disk.rename(p("/d/a"), p("/d/b"))).unwrap_err();
+    assert_eq!(disk.failed_flushes(), 0);
+    fail(OpKind::Sync, DiskErrorKind::Io);
+    block_on(file.sync()).unwrap_err();
+    fail(OpKind::Prepare, DiskErrorKind::Io);
+    block_on(file.prepare(0, B)).unwrap_err();
+    fail(OpKind::SyncDir, DiskErrorKind::Io);
+    block_on(disk.sync_dir(p("/d"))).unwrap_err();
+    assert_eq!(disk.failed_flushes(), 3);
+}

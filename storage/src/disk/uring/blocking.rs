@@ -7,6 +7,8 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use crate::disk::device::{DirEntry, DiskError, DiskErrorKind, DiskResult, OpenMode};
+use crate::disk::filesystem::{DeviceNumber, Mount, Verdict, judge};
+use crate::disk::flush_watch::FailedFlushes;
 use crate::disk::uring::errno::from_std;
 
 /// The number of the device under a filesystem.
@@ -52,10 +54,10 @@ pub(super) fn read_small(path: &Path) -> DiskResult<Option<Vec<u8>>> {
     }
 }
 
-pub(super) fn write_small(path: &Path, bytes: &[u8]) -> DiskResult<()> {
+pub(super) fn write_small(path: &Path, bytes: &[u8], failed_flushes: &FailedFlushes) -> DiskResult<()> {
     let written = fs::File::create(path).and_then(|mut file| {
         file.write_all(bytes)?;
-        file.sync_all()
+        flush(&file, failed_flushes)
     });
     written.map_err(|error| from_std("write file", path, &error))
 }
@@ -77,7 +79,7 @@ pub(super) fn remove_dir_all(path: &Path) -> DiskResult<()> {
 }
 
 /// Creates the missing directories from the top down, each made durable before anything is put into it.
-pub(super) fn create_dir_all(path: &Path) -> DiskResult<()> {
+pub(super) fn create_dir_all(path: &Path, failed_flushes: &FailedFlushes) -> DiskResult<()> {
     let missing: Vec<&Path> = path
         .ancestors()
         .take_while(|dir| !dir.as_os_str().is_empty() && !dir.is_dir())
@@ -98,7 +100,7 @@ pub(super) fn create_dir_all(path: &Path) -> DiskResult<()> {
             Ok(()) => {}
         }
         let parent = dir.parent().filter(|parent| !parent.as_os_str().is_empty());
-        sync_dir(parent.unwrap_or(Path::new(".")))?;
+        sync_dir(parent.unwrap_or(Path::new(".")), failed_flushes)?;
     }
     Ok(())
 }
@@ -121,7 +123,72 @@ pub(super) fn list(path: &Path) -> DiskResult<Vec<DirEntry>> {
     Ok(entries)
 }
 
-pub(super) fn sync_dir(path: &Path) -> DiskResult<()> {
-    let synced = fs::File::open(path).and_then(|dir| dir.sync_all());
+pub(super) fn sync_dir(path: &Path, failed_flushes: &FailedFlushes) -> DiskResult<()> {
+    let synced = fs::File::open(path).and_then(|dir| flush(&dir, failed_flushes));
     synced.map_err(|error| from_std("flush directory", path, &error))
+}
+
+/// fsync; a failure is counted before anyone hears of it.
+pub(super) fn flush(file: &fs::File, failed_flushes: &FailedFlushes) -> std::io::Result<()> {
+    file.sync_all().inspect_err(|_| failed_flushes.add())
+}
+
+/// What the filesystem on a device lets a flush promise. `path`, of a directory there, is for the error.
+pub(super) fn inspect_filesystem(path: &Path, device: Device) -> DiskResult<Verdict> {
+    let mountinfo = "/proc/self/mountinfo";
+    let mounts =
+        fs::read_to_string(mountinfo).map_err(|error| from_std("read", Path::new(mountinfo), &error))?;
+    let number = DeviceNumber {
+        major: rustix::fs::major(device),
+        minor: rustix::fs::minor(device),
+    };
+    let mut mount = Mount::find(&mounts, number);
+    let in_sys = PathBuf::from(format!("/sys/dev/block/{number}"));
+    if mount.is_ext4()
+        && let Ok(target) = fs::read_link(&in_sys)
+        && let Some(name) = target.file_name()
+        && let Ok(options) = fs::read_to_string(Path::new("/proc/fs/ext4").join(name).join("options"))
+    {
+        mount.add_options(&options);
+    }
+    // A partition has no queue of its own; its disk lies one level up.
+    let write_cache = ["queue/write_cache", "../queue/write_cache"]
+        .iter()
+        .find_map(|file| fs::read_to_string(in_sys.join(file)).ok());
+    judge(&mount, write_cache.as_deref()).map_err(|refusal| DiskError {
+        op: "use",
+        path: path.into(),
+        kind: DiskErrorKind::Io,
+        detail: refusal.to_string(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failed_flush_is_counted_and_one_that_was_never_asked_for_is_not() {
+        let failed = FailedFlushes::default();
+        let dir = tempfile::tempdir().expect("a directory");
+        sync_dir(dir.path(), &failed).expect("flushes");
+        write_small(&dir.path().join("a"), b"x", &failed).expect("writes");
+        create_dir_all(&dir.path().join("b/c"), &failed).expect("creates");
+        sync_dir(&dir.path().join("absent"), &failed).expect_err("absent");
+        assert_eq!(failed.get(), 0);
+        // It opens, and refuses to be flushed.
+        sync_dir(Path::new("/dev/null"), &failed).expect_err("EINVAL");
+        write_small(Path::new("/dev/null"), b"x", &failed).expect_err("EINVAL");
+        assert_eq!(failed.get(), 2);
+    }
+
+    #[test]
+    fn this_machines_filesystem_is_found() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let device = fs::metadata(dir.path()).expect("there").dev();
+        let found = inspect_filesystem(dir.path(), device).expect("fit for tests");
+        assert!(found.description.contains(" on device "), "{found:?}");
+        let nowhere = inspect_filesystem(dir.path(), 0).expect("a careful verdict");
+        assert!(nowhere.description.starts_with("unknown"), "{nowhere:?}");
+    }
 }

@@ -13,7 +13,10 @@ use bytes::Bytes;
 use glommio::io::{DmaBuffer, DmaFile, OpenOptions, ReadResult};
 use send_wrapper::SendWrapper;
 
-use crate::disk::device::{BLOCK, DirEntry, Disk, DiskError, DiskResult, File, OpenMode, WriteOp};
+use crate::disk::device::{
+    BLOCK, DirEntry, Disk, DiskError, DiskResult, File, FlushScope, OpenMode, WriteOp,
+};
+use crate::disk::flush_watch::FailedFlushes;
 use crate::disk::uring::blocking::{self, Device};
 use crate::disk::uring::errno::{from_glommio, from_std, misuse};
 use crate::disk::uring::self_test;
@@ -29,6 +32,8 @@ pub struct UringDisk {
 #[derive(Debug)]
 struct Shared {
     tested: Device,
+    flush_scope: FlushScope,
+    failed_flushes: FailedFlushes,
     by_device: DeviceZeros,
 }
 
@@ -36,13 +41,24 @@ impl UringDisk {
     /// Tests the disk under a directory, which must exist, and is then ready to open files on the same device.
     ///
     /// Must run on a glommio executor before any other file is opened there (see `self_test`). Fails when the filesystem
-    /// refuses direct I/O, cannot be written, or reads back something else than was written.
-    pub async fn start(self_test_dir: &Path) -> DiskResult<Self> {
+    /// refuses direct I/O, cannot be written, reads back something else than was written, or is mounted in a way that
+    /// makes flushes worthless (see `filesystem`).
+    ///
+    /// Whoever starts shards makes one `FailedFlushes` and gives a clone to each whose data lies on the same device.
+    pub async fn start(self_test_dir: &Path, failed_flushes: FailedFlushes) -> DiskResult<Self> {
+        let (dir, counted) = (self_test_dir.to_path_buf(), failed_flushes.clone());
+        let tested = task::start(async move { self_test::run(&dir, counted).await }).await?;
         let dir = self_test_dir.to_path_buf();
-        let tested = task::start(async move { self_test::run(&dir).await }).await?;
+        let found = beside(move || blocking::inspect_filesystem(&dir, tested)).await?;
+        tracing::info!("{}: {}", self_test_dir.display(), found.description);
+        if let Some(warning) = found.warning {
+            tracing::warn!("{}: {warning}", self_test_dir.display());
+        }
         Ok(Self {
             shared: Rc::new(Shared {
                 tested,
+                flush_scope: found.scope,
+                failed_flushes,
                 by_device: DeviceZeros::default(),
             }),
         })
@@ -168,6 +184,14 @@ fn beside<T: Send + 'static>(
 impl Disk for UringDisk {
     type File = UringFile;
 
+    fn flush_scope(&self) -> FlushScope {
+        self.shared.flush_scope
+    }
+
+    fn failed_flushes(&self) -> u64 {
+        self.shared.failed_flushes.get()
+    }
+
     async fn open(&self, path: &Path, mode: OpenMode) -> DiskResult<UringFile> {
         let (disk, path) = (self.shared.clone(), path.to_path_buf());
         let opened = task::start(async move {
@@ -214,8 +238,12 @@ impl Disk for UringDisk {
     }
 
     async fn write_small(&self, path: &Path, bytes: &[u8]) -> DiskResult<()> {
-        let (path, bytes) = (path.to_path_buf(), bytes.to_vec());
-        beside(move || blocking::write_small(&path, &bytes)).await
+        let (path, bytes, failed) = (
+            path.to_path_buf(),
+            bytes.to_vec(),
+            self.shared.failed_flushes.clone(),
+        );
+        beside(move || blocking::write_small(&path, &bytes, &failed)).await
     }
 
     async fn rename(&self, from: &Path, to: &Path) -> DiskResult<()> {
@@ -234,8 +262,8 @@ impl Disk for UringDisk {
     }
 
     async fn create_dir_all(&self, path: &Path) -> DiskResult<()> {
-        let path = path.to_path_buf();
-        beside(move || blocking::create_dir_all(&path)).await
+        let (path, failed) = (path.to_path_buf(), self.shared.failed_flushes.clone());
+        beside(move || blocking::create_dir_all(&path, &failed)).await
     }
 
     async fn list(&self, path: &Path) -> DiskResult<Vec<DirEntry>> {
@@ -244,8 +272,8 @@ impl Disk for UringDisk {
     }
 
     async fn sync_dir(&self, path: &Path) -> DiskResult<()> {
-        let path = path.to_path_buf();
-        beside(move || blocking::sync_dir(&path)).await
+        let (path, failed) = (path.to_path_buf(), self.shared.failed_flushes.clone());
+        beside(move || blocking::sync_dir(&path, &failed)).await
     }
 }
 
@@ -282,15 +310,23 @@ impl File for UringFile {
     }
 
     fn sync(&self) -> impl Future<Output = DiskResult<()>> {
-        self.open
-            .step("flush", |open| async move { open.file.fdatasync().await })
+        self.open.step("flush", |open| async move {
+            zeros::flush(&open.file, &open.disk.failed_flushes).await
+        })
     }
 
     fn prepare(&self, from: u64, to: u64) -> impl Future<Output = DiskResult<()>> {
         let checked = self.open.check("prepare", from, to.saturating_sub(from));
         let started = checked.map(|()| {
             self.open.step("prepare", move |open| async move {
-                zeros::fill(&open.file, from, to, &open.disk.by_device).await
+                zeros::fill(
+                    &open.file,
+                    from,
+                    to,
+                    &open.disk.by_device,
+                    &open.disk.failed_flushes,
+                )
+                .await
             })
         });
         async move { started?.await }

@@ -13,20 +13,21 @@ use std::path::Path;
 use glommio::io::DmaFile;
 
 use crate::disk::device::{BLOCK, DiskError, DiskErrorKind, DiskResult};
+use crate::disk::flush_watch::FailedFlushes;
 use crate::disk::uring::blocking::{self, Device};
 use crate::disk::uring::errno::{from_glommio, from_std};
 
 const OP: &str = "self-test";
 
 /// Tests the device under a directory, and says which it is.
-pub(super) async fn run(dir: &Path) -> DiskResult<Device> {
+pub(super) async fn run(dir: &Path, failed_flushes: FailedFlushes) -> DiskResult<Device> {
     // With the process in the name too: two processes in one directory would race.
     let name = format!(".self-test-{}-{}", std::process::id(), glommio::executor().id());
     let path = dir.join(name);
     let pattern: Vec<u8> = (0..BLOCK).map(|n| (n % 251) as u8 ^ (n / 251) as u8).collect();
     let (written, bytes) = (path.clone(), pattern.clone());
     let device = glommio::executor()
-        .spawn_blocking(move || write(&written, &bytes))
+        .spawn_blocking(move || write(&written, &bytes, &failed_flushes))
         .await?;
     let found = read_back(&path).await;
     let removed = path.clone();
@@ -46,10 +47,10 @@ pub(super) async fn run(dir: &Path) -> DiskResult<Device> {
     Ok(device)
 }
 
-fn write(path: &Path, bytes: &[u8]) -> DiskResult<Device> {
+fn write(path: &Path, bytes: &[u8], failed_flushes: &FailedFlushes) -> DiskResult<Device> {
     let written = fs::File::create(path).and_then(|mut file| {
         file.write_all(bytes)?;
-        file.sync_all()?;
+        blocking::flush(&file, failed_flushes)?;
         Ok(file.metadata()?.dev())
     });
     written.map_err(|error| from_std(OP, path, &error))

@@ -5,6 +5,7 @@ use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 
 use crate::disk::device::{BLOCK, Disk, DiskErrorKind, File, OpenMode};
+use crate::disk::flush_watch::FailedFlushes;
 use crate::disk::testing::on_executor;
 use crate::disk::uring::handle::UringDisk;
 
@@ -13,7 +14,7 @@ use crate::disk::uring::handle::UringDisk;
 #[test]
 fn an_empty_file_first_does_not_break_the_reads_after_it() {
     on_executor(|dir| async move {
-        let disk = UringDisk::start(&dir).await.unwrap();
+        let disk = UringDisk::start(&dir, FailedFlushes::default()).await.unwrap();
         let empty = disk.open(&dir.join("empty"), OpenMode::CreateNew).await.unwrap();
         assert!(empty.read_at(0, BLOCK).await.unwrap().is_empty());
         disk.write_small(&dir.join("full"), &[7; BLOCK]).await.unwrap();
@@ -27,7 +28,7 @@ fn an_empty_file_first_does_not_break_the_reads_after_it() {
 #[test]
 fn a_pending_read_can_be_polled_any_number_of_times() {
     on_executor(|dir| async move {
-        let disk = UringDisk::start(&dir).await.unwrap();
+        let disk = UringDisk::start(&dir, FailedFlushes::default()).await.unwrap();
         let file = disk.open(&dir.join("a"), OpenMode::CreateNew).await.unwrap();
         file.prepare(0, BLOCK as u64).await.unwrap();
         let waker = std::future::poll_fn(|cx| Poll::Ready(cx.waker().clone())).await;
@@ -45,9 +46,11 @@ fn a_pending_read_can_be_polled_any_number_of_times() {
 #[test]
 fn the_self_test_leaves_nothing_behind_and_fails_where_it_cannot_write() {
     on_executor(|dir| async move {
-        let disk = UringDisk::start(&dir).await.unwrap();
+        let disk = UringDisk::start(&dir, FailedFlushes::default()).await.unwrap();
         assert_eq!(disk.list(&dir).await.unwrap(), []);
-        let error = UringDisk::start(&dir.join("absent")).await.unwrap_err();
+        let error = UringDisk::start(&dir.join("absent"), FailedFlushes::default())
+            .await
+            .unwrap_err();
         assert_eq!((error.op, error.kind), ("self-test", DiskErrorKind::NotFound));
     });
 }
@@ -56,7 +59,7 @@ fn the_self_test_leaves_nothing_behind_and_fails_where_it_cannot_write() {
 #[test]
 fn a_file_on_another_device_is_refused() {
     on_executor(|dir| async move {
-        let disk = UringDisk::start(&dir).await.unwrap();
+        let disk = UringDisk::start(&dir, FailedFlushes::default()).await.unwrap();
         let elsewhere = std::path::Path::new("/dev/shm");
         let there = std::fs::metadata(elsewhere).map(|meta| std::os::unix::fs::MetadataExt::dev(&meta));
         let here = std::os::unix::fs::MetadataExt::dev(&std::fs::metadata(&dir).unwrap());
@@ -74,7 +77,7 @@ fn a_file_on_another_device_is_refused() {
 #[test]
 fn steps_on_names_run_to_their_end_when_dropped() {
     on_executor(|dir| async move {
-        let disk = UringDisk::start(&dir).await.unwrap();
+        let disk = UringDisk::start(&dir, FailedFlushes::default()).await.unwrap();
         for n in 0..16 {
             let path = dir.join(format!("{n:02}"));
             let written = pin!(disk.write_small(&path, b"x")).poll(&mut Context::from_waker(Waker::noop()));
@@ -95,7 +98,7 @@ fn steps_on_names_run_to_their_end_when_dropped() {
 #[test]
 fn a_name_that_goes_away_during_an_open_is_no_panic() {
     on_executor(|dir| async move {
-        let disk = UringDisk::start(&dir).await.unwrap();
+        let disk = UringDisk::start(&dir, FailedFlushes::default()).await.unwrap();
         let (path, moved) = (dir.join("a"), dir.join("b"));
         disk.write_small(&path, &[7; BLOCK]).await.unwrap();
         let mut opened = 0;

@@ -8,6 +8,7 @@ use glommio::io::DmaFile;
 use rustix::fs::{FallocateFlags, fallocate};
 use rustix::io::Errno;
 
+use crate::disk::flush_watch::FailedFlushes;
 use crate::disk::uring::blocking::name_of;
 
 /// The most that is written at once.
@@ -32,11 +33,17 @@ pub(super) async fn fill(
     from: u64,
     to: u64,
     by_device: &DeviceZeros,
+    failed_flushes: &FailedFlushes,
 ) -> glommio::Result<(), ()> {
     if !by_device.0.get() || !ask_device(file, from, to, by_device).await? {
         write(file, from, to).await?;
     }
-    file.fdatasync().await
+    flush(file, failed_flushes).await
+}
+
+/// fdatasync; a failure is counted before anyone hears of it.
+pub(super) async fn flush(file: &DmaFile, failed_flushes: &FailedFlushes) -> glommio::Result<(), ()> {
+    file.fdatasync().await.inspect_err(|_| failed_flushes.add())
 }
 
 /// Returns whether the device did it.

@@ -9,8 +9,8 @@ use tailwater_wire::code::ErrorCode;
 use tailwater_wire::ids::{CommitTime, Epoch, Lineage, Offset, OriginId, PartitionId};
 
 use crate::fanout::batch::{ChildBatch, Cut, Part};
-use crate::fanout::cursor::bucket::Receipt;
 use crate::fanout::cursor::message::{Action, EpochVerdict, Event, ParentVerdict, RequestId, Slab};
+use crate::fanout::cursor::receipt::Receipt;
 use crate::fanout::cursor::state::{Cursor, CursorConfig};
 
 const START: CommitTime = CommitTime(1_000_000_000_000_000);

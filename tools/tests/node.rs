@@ -1,0 +1,267 @@
+//! The binary against a node of its own: what is acknowledged is there, also after kill -9, and every link verifies.
+
+use std::io::{BufRead, BufReader, Write};
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+/// A running `serve`, killed when it is dropped.
+struct Node {
+    process: Child,
+    server: String,
+}
+
+impl Node {
+    fn start(data: &Path) -> Node {
+        let mut process = Command::new(env!("CARGO_BIN_EXE_tailwater"))
+            .args([
+                "serve",
+                "-o",
+                "json",
+                "--listen",
+                "127.0.0.1:0",
+                "--admin",
+                "127.0.0.1:0",
+                "--data",
+            ])
+            .arg(data)
+            .env("TAILWATER_LOG", "error")
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("it runs");
+        let stdout = process.stdout.take().expect("piped");
+        let mut line = String::new();
+        BufReader::new(stdout)
+            .read_line(&mut line)
+            .expect("it says where it serves");
+        let serving: Value = serde_json::from_str(&line).expect("JSON");
+        let server = serving["listen"].as_str().expect("an address").to_owned();
+        Node { process, server }
+    }
+
+    fn command(&self, args: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_tailwater"));
+        command.args(args).env("TAILWATER_SERVER", &self.server);
+        command
+    }
+
+    fn run(&self, args: &[&str]) -> Output {
+        self.command(args).stdin(Stdio::null()).output().expect("it runs")
+    }
+
+    /// Runs a command that must succeed, and reads what it printed.
+    fn json(&self, args: &[&str]) -> Value {
+        let output = self.run(&[args, &["-o", "json"]].concat());
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(0), "{args:?}: {errors}");
+        serde_json::from_slice(&output.stdout).expect("JSON")
+    }
+
+    /// Produces lines, and returns the acknowledgements.
+    fn produce(&self, topic: &str, lines: &str) -> Vec<Value> {
+        let mut produce = self.command(&["produce", topic, "-k", ":", "-o", "ndjson"]);
+        let mut produce = produce
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("it runs");
+        produce
+            .stdin
+            .take()
+            .expect("piped")
+            .write_all(lines.as_bytes())
+            .expect("it reads");
+        let output = produce.wait_with_output().expect("it ended");
+        assert_eq!(output.status.code(), Some(0));
+        let text = String::from_utf8(output.stdout).expect("UTF-8");
+        text.lines()
+            .map(|line| serde_json::from_str(line).expect("JSON"))
+            .collect()
+    }
+
+    fn end(&mut self, signal: &str) -> Option<i32> {
+        let kill = Command::new("kill")
+            .args([signal, &self.process.id().to_string()])
+            .status();
+        assert!(kill.expect("kill").success());
+        self.process.wait().expect("it ended").code()
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        // It may have ended already.
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+fn folder() -> TempDir {
+    tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a directory")
+}
+
+fn lines(range: std::ops::Range<u32>) -> String {
+    range.map(|n| format!("key-{}:value-{n}\n", n % 50)).collect()
+}
+
+#[test]
+fn a_record_goes_its_way_and_survives() {
+    let data = folder();
+    let mut node = Node::start(data.path());
+    node.json(&["topic", "create", "orders", "--partitions", "3"]);
+    node.json(&["topic", "create", "copies", "--partitions", "2"]);
+    node.json(&["topic", "create", "odd", "--partitions", "2"]);
+    node.json(&["link", "attach", "orders", "copies"]);
+    node.json(&[
+        "link",
+        "attach",
+        "orders",
+        "odd",
+        "--delay",
+        "300ms",
+        "--filter",
+        "key=key-1|key-3",
+    ]);
+    let acks = node.produce("orders", &lines(0..5_000));
+    assert_eq!(acks.len(), 5_000);
+    assert!(
+        acks.iter()
+            .all(|ack| ack["durability"] == "fsync" && ack["commit_time"].is_u64())
+    );
+
+    assert_eq!(node.end("-KILL"), None);
+    let node = Node::start(data.path());
+    let consumed = node.run(&["consume", "orders", "-f", "%p/%o\\n"]);
+    let consumed = String::from_utf8(consumed.stdout).expect("UTF-8");
+    let mut there: Vec<&str> = consumed.lines().collect();
+    there.sort_unstable();
+    let mut acked: Vec<String> = acks
+        .iter()
+        .map(|ack| format!("{}/{}", ack["partition"], ack["offset"]))
+        .collect();
+    acked.sort_unstable();
+    assert_eq!(there, acked, "what was acknowledged is there, once");
+
+    let more = node.produce("orders", &lines(5_000..6_000));
+    assert_eq!(more.len(), 1_000);
+    let row = node.json(&["link", "verify", "orders", "copies"]);
+    assert_eq!(
+        (&row["ok"], &row["records"], &row["missing"]),
+        (&true.into(), &6_000.into(), &0.into()),
+        "{row}"
+    );
+    let row = node.json(&["link", "verify", "orders", "odd"]);
+    assert_eq!(
+        (&row["ok"], &row["records"], &row["filtered"]),
+        (&true.into(), &240.into(), &5_760.into()),
+        "{row}"
+    );
+    let links = node.json(&["link", "list", "orders"]);
+    assert_eq!(links.as_array().map(Vec::len), Some(2));
+
+    // Without a re-attach nothing goes on; with one, nothing of the time in between is copied.
+    node.json(&["link", "detach", "orders", "copies", "--drain"]);
+    assert_eq!(
+        node.run(&["link", "verify", "orders", "copies"]).status.code(),
+        Some(3)
+    );
+    node.produce("orders", &lines(0..100));
+    node.json(&["link", "attach", "orders", "copies"]);
+    node.produce("orders", &lines(0..10));
+    let row = node.json(&["link", "verify", "orders", "copies"]);
+    assert_eq!((&row["ok"], &row["records"]), (&true.into(), &10.into()), "{row}");
+
+    assert_eq!(
+        node.run(&["topic", "delete", "orders"]).status.code(),
+        Some(1),
+        "it has live links"
+    );
+    assert_eq!(node.run(&["topic", "describe", "nothing"]).status.code(), Some(3));
+    assert_eq!(node.run(&["consume", "orders", "-p", "3"]).status.code(), Some(3));
+    let mut node = node;
+    assert_eq!(node.end("-TERM"), Some(0), "SIGTERM drains");
+}
+
+#[test]
+fn a_copy_that_rotted_is_found() {
+    let data = folder();
+    let mut node = Node::start(data.path());
+    node.json(&["topic", "create", "parent"]);
+    node.json(&["topic", "create", "child"]);
+    node.json(&["link", "attach", "parent", "child"]);
+    node.produce("parent", &lines(0..100));
+    node.json(&["link", "verify", "parent", "child"]);
+    node.produce("child", &lines(0..7));
+    node.produce("parent", &lines(100..130));
+    let row = node.json(&["link", "verify", "parent", "child"]);
+    let clean = (&true.into(), &130.into());
+    assert_eq!(
+        (&row["ok"], &row["records"]),
+        clean,
+        "the child's own records are no copies: {row}"
+    );
+    assert_eq!(node.end("-TERM"), Some(0));
+
+    let segment = data.path().join("topics/child/p00000/00000000000000000000.log");
+    let file = segment.display().to_string();
+    let report = node.json(&["inspect", "segment", &file]);
+    assert_eq!(report["end_offset"], 137);
+    let mut bytes = std::fs::read(&segment).expect("a segment");
+    let position = report["batches"][0]["position"].as_u64().expect("a position") as usize;
+    bytes[position + 200] ^= 1;
+    std::fs::write(&segment, bytes).expect("written");
+    let output = node.run(&["inspect", "segment", &file, "-o", "json"]);
+    assert_eq!(output.status.code(), Some(5));
+    let report: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    assert_eq!(report["damage"][0]["verdict"], "rot");
+
+    let node = Node::start(data.path());
+    let output = node.run(&["link", "verify", "parent", "child", "-o", "json"]);
+    assert_eq!(output.status.code(), Some(5), "what is lost is found");
+    let row: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let lost = row["missing"].as_u64().expect("a number");
+    assert!(lost > 0 && row["records"].as_u64() == Some(130 - lost), "{row}");
+    assert_eq!(
+        node.run(&["consume", "child"]).status.code(),
+        Some(0),
+        "the rest can be read"
+    );
+}
+
+#[test]
+fn the_demo_fans_a_feed_out() {
+    let data = folder();
+    let home = data.path().join("demo");
+    let output = Command::new(env!("CARGO_BIN_EXE_tailwater"))
+        .args(["demo", "--speed", "max", "-o", "json", "--data"])
+        .arg(&home)
+        .output()
+        .expect("it runs");
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(0), "{errors}");
+    let report: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    assert_eq!(report["produced"], 50_000);
+    for (at, child, records) in [
+        (0, "analytics", 50_000),
+        (1, "trades", 23_160),
+        (2, "delayed", 50_000),
+    ] {
+        let row = &report["links"][at];
+        assert_eq!((&row["child"], &row["records"]), (&child.into(), &records.into()));
+        let findings = [
+            "missing",
+            "duplicate",
+            "early",
+            "unexpected",
+            "differing",
+            "dropped",
+            "pending",
+        ];
+        assert!(findings.iter().all(|finding| row[finding] == 0), "{row}");
+    }
+    assert_eq!(report["links"][1]["filtered"], 26_840);
+    assert!(report["fsync_p50_us"].as_u64() > Some(0));
+    assert!(home.join("topics/ticks").is_dir(), "the data was asked to stay");
+}
