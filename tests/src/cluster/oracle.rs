@@ -74,10 +74,7 @@ pub fn faults(
     for copy in copies.iter().filter(|copy| copy.epoch == span.epoch) {
         let (partition, offset) = (copy.parent_partition as usize, copy.parent_offset);
         let inside = offset >= span.from[partition] && offset < span.to[partition];
-        let Some(original) = parent.partitions[partition]
-            .get(offset as usize)
-            .filter(|_| inside)
-        else {
+        let Some(original) = parent.at(copy.parent_partition, offset).filter(|_| inside) else {
             faults.push(format!("outside of the attachment's range: {copy:?}"));
             continue;
         };
@@ -105,7 +102,10 @@ pub fn faults(
     for (partition, counts) in seen.iter().enumerate() {
         for (index, &count) in counts.iter().enumerate() {
             let offset = span.from[partition] + index as u64;
-            let number = parent.partitions[partition][offset as usize].number;
+            let number = parent
+                .at(partition as u32, offset)
+                .expect("read to the span's end")
+                .number;
             let wanted = u32::from(wanted(partition as u32, offset, number));
             if count < wanted {
                 faults.push(format!("missing: {partition}/{offset}"));
@@ -148,6 +148,7 @@ mod tests {
             })
             .collect();
         Log {
+            starts: vec![0],
             partitions: vec![records],
         }
     }

@@ -7,7 +7,7 @@ use tailwater_wire::batch::view::{BatchView, RecordView};
 use tailwater_wire::client::config::{ConsumerOptions, StartAt};
 use tailwater_wire::client::consumer::{Consumed, ConsumedBatch};
 use tailwater_wire::client::handle::Client;
-use tailwater_wire::ids::{Epoch, PartitionId, TopicName, Writer};
+use tailwater_wire::ids::{Epoch, Offset, PartitionId, TopicName, Writer};
 use tailwater_wire::message::{LinkStatus, Place};
 
 use crate::cluster::load::{Acknowledged, number_of};
@@ -24,9 +24,11 @@ pub struct Stored {
     pub commit_time: u64,
 }
 
-/// A topic's records, by partition, then offset; from offset 0.
+/// A topic's records, by partition, then offset.
 #[derive(Debug, Clone, Default)]
 pub struct Log {
+    /// The first offset that was read, by partition.
+    pub starts: Vec<u64>,
     /// By partition.
     pub partitions: Vec<Vec<Stored>>,
 }
@@ -50,20 +52,19 @@ pub struct Copied {
     pub stored: Stored,
 }
 
-/// Reads all batches that are committed now.
+/// Reads batches up to what is committed now.
 ///
 /// # Panics
 /// At a gap, and at anything that cannot be read.
-pub async fn each_batch(
+async fn each_batch(
     client: &Client,
     topic: &TopicName,
-    from: StartAt,
+    options: ConsumerOptions,
     mut take: impl FnMut(&ConsumedBatch),
 ) {
     let options = ConsumerOptions {
-        from,
         stop_at_end: true,
-        ..ConsumerOptions::default()
+        ..options
     };
     let mut consumer = client.consumer(topic, options).await.expect("a consumer");
     while let Some(consumed) = consumer.next().await.expect("a readable topic") {
@@ -88,32 +89,47 @@ fn stored(batch: &ConsumedBatch, record: &RecordView<'_>) -> Stored {
 /// The whole log of a topic.
 ///
 /// # Panics
-/// When an offset is skipped, a record was altered, or commit times step back.
+/// As [`log_from`].
 pub async fn log(client: &Client, topic: &TopicName) -> Log {
     let partitions = client.topic(topic).await.expect("a topic").spec.partitions;
+    log_from(client, topic, &vec![0; partitions as usize]).await
+}
+
+/// The log of a topic from these offsets, by partition.
+///
+/// # Panics
+/// When an offset is skipped, a record was altered, or commit times step back.
+pub async fn log_from(client: &Client, topic: &TopicName, starts: &[u64]) -> Log {
     let mut log = Log {
-        partitions: vec![Vec::new(); partitions as usize],
+        starts: starts.to_vec(),
+        partitions: vec![Vec::new(); starts.len()],
     };
-    each_batch(client, topic, StartAt::Earliest, |batch| {
-        let records = &mut log.partitions[batch.partition.0 as usize];
-        for record in batch.records() {
-            assert_eq!(
-                record.offset.0,
-                records.len() as u64,
-                "offsets have no gaps in partition {}",
-                batch.partition
-            );
-            let stored = stored(batch, &record);
-            let last = records.last().map_or(0, |last: &Stored| last.commit_time);
-            assert!(
-                last <= stored.commit_time,
-                "commit times of partition {} step back",
-                batch.partition
-            );
-            records.push(stored);
-        }
-    })
-    .await;
+    for (number, (records, &start)) in log.partitions.iter_mut().zip(starts).enumerate() {
+        let partition = PartitionId(number as u32);
+        let from = StartAt::Offset(Offset(start));
+        let options = ConsumerOptions {
+            partitions: Some(vec![partition]),
+            from,
+            ..ConsumerOptions::default()
+        };
+        each_batch(client, topic, options, |batch| {
+            for record in batch.records() {
+                let next = start + records.len() as u64;
+                assert_eq!(
+                    record.offset.0, next,
+                    "offsets have no gaps in partition {partition}"
+                );
+                let stored = stored(batch, &record);
+                let last = records.last().map_or(0, |last: &Stored| last.commit_time);
+                assert!(
+                    last <= stored.commit_time,
+                    "commit times of partition {partition} step back"
+                );
+                records.push(stored);
+            }
+        })
+        .await;
+    }
     log
 }
 
@@ -123,7 +139,11 @@ pub async fn log(client: &Client, topic: &TopicName) -> Log {
 /// When a record was altered, or a copy does not name its origin.
 pub async fn copies(client: &Client, child: &TopicName) -> Vec<Copied> {
     let mut copies = Vec::new();
-    each_batch(client, child, StartAt::Earliest, |batch| {
+    let options = ConsumerOptions {
+        from: StartAt::Earliest,
+        ..ConsumerOptions::default()
+    };
+    each_batch(client, child, options, |batch| {
         let Writer::Origin(origin) = batch.header.writer else {
             return;
         };
@@ -166,10 +186,18 @@ impl Log {
     /// The end of each partition.
     #[must_use]
     pub fn ends(&self) -> Vec<u64> {
-        self.partitions
+        self.starts
             .iter()
-            .map(|partition| partition.len() as u64)
+            .zip(&self.partitions)
+            .map(|(start, records)| start + records.len() as u64)
             .collect()
+    }
+
+    /// The record at a place, if it was read.
+    #[must_use]
+    pub fn at(&self, partition: u32, offset: u64) -> Option<&Stored> {
+        let index = offset.checked_sub(self.starts[partition as usize])?;
+        self.partitions[partition as usize].get(index as usize)
     }
 
     /// How often each record is there.
@@ -191,8 +219,7 @@ impl Log {
         let lost: Vec<&Acknowledged> = acknowledged
             .iter()
             .filter(|record| {
-                let partition = &self.partitions[record.partition as usize];
-                let found = record.offset.and_then(|offset| partition.get(offset as usize));
+                let found = record.offset.and_then(|offset| self.at(record.partition, offset));
                 found.is_none_or(|stored| stored.number != record.number)
             })
             .collect();

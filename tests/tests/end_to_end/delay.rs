@@ -70,7 +70,9 @@ async fn records_come_no_earlier_than_due_and_soon_after() {
     let mut late: Vec<u64> = copied
         .iter()
         .map(|copy| {
-            let original = parent.partitions[copy.parent_partition as usize][copy.parent_offset as usize];
+            let original = parent
+                .at(copy.parent_partition, copy.parent_offset)
+                .expect("a copy of a record");
             copy.stored.commit_time - original.commit_time - span.delay_ns
         })
         .collect();

@@ -7,7 +7,7 @@ use tailwater_tests::cluster::load::{Account, Load, LoadOptions, topic};
 use tailwater_tests::cluster::node::TestNode;
 use tailwater_tests::cluster::oracle::{Span, flawless};
 use tailwater_tests::cluster::place::take_machine;
-use tailwater_tests::cluster::reading::{copies, drained, link, log};
+use tailwater_tests::cluster::reading::{copies, drained, ends, link, log, log_from};
 use tailwater_wire::client::config::{Idempotence, ProducerOptions};
 
 const ROUNDS: u64 = 30;
@@ -50,11 +50,13 @@ async fn nothing_acknowledged_is_lost_and_nothing_is_copied_twice_over_thirty_ki
     for round in 1..=ROUNDS {
         // Another one knows of no retries: what it was not told it was is allowed to be there or not.
         let hasty = options(round * ROUND_NUMBERS, Idempotence::None);
-        let hasty = Load::start(&node.client().await, &ticks, hasty).await;
+        let client = node.client().await;
+        let before = ends(&client, &ticks).await;
+        let hasty = Load::start(&client, &ticks, hasty).await;
         let reached = patient.acknowledged() + 1;
         patient.reached(reached).await;
         hasty.reached(1).await;
-        tokio::time::sleep(Duration::from_millis(rand::random_range(100..700))).await;
+        tokio::time::sleep(Duration::from_millis(rand::random_range(50..400))).await;
         node.kill();
         hasty.stop();
         if round % 5 == 0 {
@@ -65,8 +67,9 @@ async fn nothing_acknowledged_is_lost_and_nothing_is_copied_twice_over_thirty_ki
         }
         node.restart().await;
         let account = hasty.ended().await;
-        let parent = log(&node.client().await, &ticks).await;
-        parent.holds(&account.acknowledged);
+        log_from(&node.client().await, &ticks, &before)
+            .await
+            .holds(&account.acknowledged);
         accounts.push(account);
     }
     patient.stop();
