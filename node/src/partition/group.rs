@@ -30,8 +30,11 @@ pub async fn commit_loop(partitions: Rc<Partitions>) {
         if outcome.partitions > 0 {
             counters.fsync.record(outcome.flush_time.as_nanos() as u64);
         }
-        for partition in dirty.iter().filter(|partition| partition.log.needs_round()) {
-            partitions.mark_dirty(partition);
+        for partition in &dirty {
+            if partition.log.needs_round() {
+                partitions.mark_dirty(partition);
+            }
+            prepare_ahead(partition);
         }
     }
 }
@@ -43,6 +46,14 @@ pub async fn upkeep_loop(partitions: Rc<Partitions>) {
         for partition in partitions.all() {
             upkeep(&partitions, &partition, pass.is_multiple_of(RETENTION_PASSES)).await;
         }
+    }
+}
+
+/// Has the next segment made ready as soon as one is wanted: a fast producer fills the rest of the active one in a
+/// fraction of a second, and a roll that finds nothing ready has to wait for the zeroing.
+fn prepare_ahead(partition: &Rc<Partition>) {
+    if partition.log.needs_preparation() && !partition.preparing.replace(true) {
+        glommio::spawn_local(prepare(Rc::clone(partition))).detach();
     }
 }
 
@@ -58,9 +69,7 @@ async fn prepare(partition: Rc<Partition>) {
 async fn upkeep(partitions: &Partitions, partition: &Rc<Partition>, retention: bool) {
     let (log, now) = (&partition.log, partitions.clock().now());
     let describe = || format!("partition {} of `{}`", partition.id, partition.topic);
-    if log.needs_preparation() && !partition.preparing.replace(true) {
-        glommio::spawn_local(prepare(Rc::clone(partition))).detach();
-    }
+    prepare_ahead(partition);
     if log.needs_frontier(now) {
         log.push_frontier();
         partitions.mark_dirty(partition);
