@@ -43,6 +43,8 @@ pub struct LogConfig {
     pub segment_bytes_max: u64,
     /// Just-committed batches kept in memory per shard, in bytes.
     pub tail_cache_bytes: usize,
+    /// Batches of producers that wait for their flush, per shard, in bytes; one more is refused as busy.
+    pub waiting_bytes_max: usize,
 }
 
 /// Settings of the fan-out engine.
@@ -83,6 +85,7 @@ impl Default for LogConfig {
             segment_bytes_first: 1 << 20,
             segment_bytes_max: 64 << 20,
             tail_cache_bytes: 64 << 20,
+            waiting_bytes_max: 256 << 20,
         }
     }
 }

@@ -12,4 +12,5 @@ pub mod partition;
 pub mod fanout;
 pub mod clock;
 pub mod signal;
+pub mod budget;
 pub mod telemetry;

@@ -15,10 +15,10 @@ use tailwater_storage::layout;
 use tailwater_storage::proof::TopicGone;
 use tailwater_wire::meta::MetaSnapshot;
 
+use crate::budget::Budget;
 use crate::clock::system::{SystemClock, elapsed_since_boot};
 use crate::config::NodeConfig;
 use crate::control::request::{ControlRequest, ShardCommand};
-use crate::fanout::budget::Budget;
 use crate::fanout::cursors::Cursors;
 use crate::fanout::shared::Shared;
 use crate::ingress::dispatch::{Dispatch, Identity};

@@ -90,7 +90,14 @@ pub async fn commit(
         Err(refusal) => return Committed::Failed(refusal.code),
     };
     let end = batch.end;
-    match commit::accept_copy(partitions, &child, batch.bytes) {
+    let accepted = loop {
+        match commit::accept_copy(partitions, &child, batch.bytes.clone()) {
+            // Its queue is full: there is something to flush, and room after that.
+            Err(AppendError::Busy) => child.log.flushed_beyond(child.log.flushed()).await,
+            accepted => break accepted,
+        }
+    };
+    match accepted {
         Ok(accepted) => match commit::settle_flushed(accepted).await {
             Ok(duplicate) => Committed::Acked {
                 receipt: Receipt::flushed(end),

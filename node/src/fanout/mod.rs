@@ -18,4 +18,3 @@ pub mod runner;
 pub mod committer;
 pub mod sweeper;
 pub mod shared;
-pub mod budget;

@@ -10,8 +10,8 @@ use tailwater_wire::code::{ErrorCode, Refusal};
 use tailwater_wire::ids::{Epoch, Incarnation, TopicName};
 use tailwater_wire::meta::MetaSnapshot;
 
+use crate::budget::Budget;
 use crate::control::request::{Answer, ControlRequest};
-use crate::fanout::budget::Budget;
 use crate::partition::owner::Partitions;
 
 /// Shard-local.

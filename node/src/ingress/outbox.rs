@@ -6,8 +6,8 @@ use std::io;
 
 use bytes::Bytes;
 
-use tailwater_wire::code::Refusal;
-use tailwater_wire::frame::{FrameKind, encode};
+use tailwater_wire::code::{ErrorCode, Refusal};
+use tailwater_wire::frame::{FrameKind, encode, try_encode};
 use tailwater_wire::message::Reply;
 
 use crate::ingress::socket::Writer;
@@ -32,10 +32,13 @@ impl Outbox {
     /// Queues an answer with its raw part.
     pub fn reply(&self, correlation: u64, reply: &Reply, payload: Vec<Bytes>) {
         let payload_len = payload.iter().map(Bytes::len).sum();
-        self.push(
-            Bytes::from(encode(FrameKind::Reply, correlation, reply, payload_len)),
-            payload,
-        );
+        match try_encode(FrameKind::Reply, correlation, reply, payload_len) {
+            Ok(head) => self.push(Bytes::from(head), payload),
+            Err(error) => {
+                let what = format!("the answer cannot be sent: {error}; ask for less");
+                self.refuse(correlation, &Refusal::new(ErrorCode::Internal, what));
+            }
+        }
     }
 
     /// Queues a refusal; correlation 0 is about the connection.

@@ -17,6 +17,7 @@ use tailwater_wire::code::{ErrorCode, Refusal};
 use tailwater_wire::ids::{Offset, Writer};
 use tailwater_wire::message::Produced;
 
+use crate::budget::Charge;
 use crate::clock::system::elapsed_since_boot;
 use crate::partition::owner::{Partition, Partitions};
 use crate::partition::refusal;
@@ -28,6 +29,8 @@ pub struct Accepted {
     /// Asked for in the same breath as the append: a batch that is taken back frees its offsets for others.
     committed: Pin<Box<dyn Future<Output = Result<(), CommitError>>>>,
     arrived_ns: u64,
+    /// What a producer's batch takes of the shard's memory until it is settled.
+    _waiting: Option<Charge>,
 }
 
 /// Verifies a producer's batch and gives it its place.
@@ -60,8 +63,15 @@ pub fn accept(
             "only the fan-out engine writes batches with an origin, and only the node writes control batches";
         return Err(Refusal::new(ErrorCode::InvalidRequest, what));
     }
-    append(partitions, partition, &view, payload.clone(), None)
-        .map_err(|error| refusal::append(partition, &error))
+    let Some(waiting) = partitions.waiting().try_take(payload.len()) else {
+        return Err(refusal::append(partition, &AppendError::Busy));
+    };
+    let accepted = append(partitions, partition, &view, payload.clone(), None);
+    let accepted = accepted.map_err(|error| refusal::append(partition, &error))?;
+    Ok(Accepted {
+        _waiting: Some(waiting),
+        ..accepted
+    })
 }
 
 /// Gives a child batch of a cursor its place. A child partition that has nothing of this origin yet has the watermark 0.
@@ -100,6 +110,7 @@ fn append(
         appended,
         committed,
         arrived_ns,
+        _waiting: None,
     })
 }
 
@@ -113,6 +124,7 @@ pub async fn settle(partitions: &Partitions, accepted: Accepted) -> Result<Produ
         appended,
         committed,
         arrived_ns,
+        _waiting,
     } = accepted;
     committed.await?;
     let took_ns = elapsed_since_boot().as_nanos() as u64 - arrived_ns;

@@ -18,6 +18,7 @@ use tailwater_wire::code::{ErrorCode, Refusal};
 use tailwater_wire::ids::{Incarnation, PartitionId, TopicName};
 use tailwater_wire::meta::{Durability, Retention, Topic};
 
+use crate::budget::Budget;
 use crate::clock::system::SystemClock;
 use crate::config::LogConfig;
 use crate::signal::Signal;
@@ -55,6 +56,7 @@ pub struct Partitions {
     random: Rc<dyn Fn() -> u64>,
     counters: Arc<ShardCounters>,
     tail_cache: SharedTailCache,
+    waiting: Rc<Budget>,
     topics: RefCell<BTreeMap<TopicName, OpenTopic>>,
     dirty: RefCell<Vec<Rc<Partition>>>,
     commit: Signal,
@@ -76,6 +78,7 @@ impl Partitions {
         counters: Arc<ShardCounters>,
     ) -> Partitions {
         let tail_cache = TailCache::shared(config.tail_cache_bytes);
+        let waiting = Budget::new(config.waiting_bytes_max);
         let (topics, dirty, commit) = (RefCell::default(), RefCell::default(), Signal::default());
         Partitions {
             disk,
@@ -85,6 +88,7 @@ impl Partitions {
             random,
             counters,
             tail_cache,
+            waiting,
             topics,
             dirty,
             commit,
@@ -101,6 +105,12 @@ impl Partitions {
     #[must_use]
     pub fn data(&self) -> &PathBuf {
         &self.data
+    }
+
+    /// Memory for producers' batches that wait for their flush.
+    #[must_use]
+    pub fn waiting(&self) -> &Rc<Budget> {
+        &self.waiting
     }
 
     /// The owner's clock.

@@ -1,5 +1,5 @@
-//! Memory for slabs in flight, bounded per shard (SPEC.md F15): what was cut from the parent counts until it is
-//! committed or forgotten.
+//! A bound on memory, per shard: for slabs in flight (SPEC.md F15), which wait until there is room, and for batches that
+//! wait for their flush, which are refused.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -40,6 +40,13 @@ impl Budget {
             .until(|| self.used_bytes.get() == 0 || self.used_bytes.get() + bytes <= self.limit_bytes)
             .await;
         self.charge(bytes)
+    }
+
+    /// Takes so many bytes, if they are to be had now.
+    #[must_use]
+    pub fn try_take(self: &Rc<Budget>, bytes: usize) -> Option<Charge> {
+        let fits = self.used_bytes.get() == 0 || self.used_bytes.get() + bytes <= self.limit_bytes;
+        fits.then(|| self.charge(bytes))
     }
 
     /// Bytes that are out.
@@ -99,6 +106,7 @@ mod tests {
         let held = budget.hold(Bytes::from_static(&[0; 60]));
         let part = held.slice(10..20);
         assert!(block_on(poll_once(budget.take(50))).is_none(), "it does not fit");
+        assert!(budget.try_take(41).is_none() && budget.try_take(40).is_some());
         drop(held);
         assert_eq!(budget.used_bytes(), 60, "a part of it is still there");
         drop(part);
