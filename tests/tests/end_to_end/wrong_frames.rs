@@ -3,16 +3,19 @@
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-use tailwater_tests::cluster::load::{LoadOptions, produce, topic};
+use tailwater_tests::cluster::load::{LoadOptions, produce, record, topic};
 use tailwater_tests::cluster::node::TestNode;
 use tailwater_tests::cluster::place::{share_machine, take_machine};
 use tailwater_tests::cluster::raw::{RawConnection, hello};
+use tailwater_tests::cluster::reading::ends;
 use tailwater_tests::cluster::witness::{Witness, spec};
+use tailwater_wire::batch::builder::BatchBuilder;
 use tailwater_wire::code::ErrorCode;
 use tailwater_wire::frame::{FrameKind, PROTOCOL_VERSION, encode};
-use tailwater_wire::ids::{Offset, PartitionId};
-use tailwater_wire::limits::{FETCH_BYTES_MAX, FRAME_PAYLOAD_BYTES_MAX};
-use tailwater_wire::message::{FetchRequest, Request};
+use tailwater_wire::ids::{Offset, PartitionId, Writer};
+use tailwater_wire::limits::{BATCH_BYTES_MAX, FETCH_BYTES_MAX, FRAME_PAYLOAD_BYTES_MAX, RECORD_BYTES_MAX};
+use tailwater_wire::message::{FetchRequest, ProduceRequest, Request};
+use tailwater_wire::partitioner::Partitioner;
 
 const SOON: Duration = Duration::from_secs(5);
 
@@ -233,6 +236,77 @@ async fn a_client_that_asks_and_does_not_read_costs_bounded_memory() {
         }
         assert_eq!(answered, (2..2 + REQUESTS).collect());
     }
+}
+
+/// Batches of the greatest size, as many as a connection may have unanswered, from several connections at once.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn large_batches_in_flight_cost_bounded_memory() {
+    const CONNECTIONS: usize = 3;
+    const BATCHES: u64 = 40;
+    const GROWTH_MAX: u64 = 512 << 20;
+    let _alone = take_machine().await;
+    let node = TestNode::start().await;
+    let (client, ticks) = (node.client().await, topic("ticks"));
+    let incarnation = client
+        .create_topic(spec(&ticks, 1))
+        .await
+        .expect("a topic")
+        .incarnation;
+    let witness = Witness::start(&node).await;
+    let mut builder = BatchBuilder::new(Partitioner::default(), BATCH_BYTES_MAX);
+    builder
+        .push(&record(1, RECORD_BYTES_MAX - 100))
+        .expect("a record that fits");
+    let batch = builder.finish(Writer::Anonymous, 0).expect("a batch");
+    let before = node.resident_bytes();
+    let mut senders = Vec::new();
+    for _ in 0..CONNECTIONS {
+        let mut connection = RawConnection::greeted(node.listen()).await;
+        let (batch, topic) = (batch.clone(), ticks.clone());
+        senders.push(tokio::spawn(async move {
+            for correlation in 0..BATCHES {
+                let produce = ProduceRequest {
+                    topic: topic.clone(),
+                    incarnation,
+                    partition: PartitionId(0),
+                };
+                let head = encode(
+                    FrameKind::Request,
+                    correlation,
+                    &Request::Produce(produce),
+                    batch.len(),
+                );
+                connection.send(&head).await;
+                connection.send(&batch).await;
+            }
+            let mut acknowledged = 0;
+            for _ in 0..BATCHES {
+                let frame = connection
+                    .frame(Duration::from_secs(60))
+                    .await
+                    .expect("an answer to each request");
+                acknowledged += u64::from(frame.header.kind == FrameKind::Reply);
+            }
+            acknowledged
+        }));
+    }
+    let mut growth = 0;
+    while !senders.iter().all(tokio::task::JoinHandle::is_finished) {
+        growth = growth.max(node.resident_bytes().saturating_sub(before));
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    let mut acknowledged = 0;
+    for sender in senders {
+        acknowledged += sender.await.expect("a sender does not panic");
+    }
+    assert!(
+        growth < GROWTH_MAX,
+        "{} MiB more for batches on their way",
+        growth >> 20
+    );
+    assert!(acknowledged > 0, "none was taken");
+    assert_eq!(ends(&client, &ticks).await, [acknowledged]);
+    witness.was_served().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
