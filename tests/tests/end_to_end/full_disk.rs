@@ -1,5 +1,6 @@
 //! A disk that is full: produce is refused by name, everything else goes on, and room ends it without a restart.
 
+use std::io::Write;
 use std::time::{Duration, Instant};
 
 use tailwater_tests::cluster::load::{Acknowledged, Load, LoadOptions, produce, topic};
@@ -19,7 +20,7 @@ const BALLAST_BYTES: u64 = 80 << 20;
 /// Small segments, so that a full disk is not met as one that lacks room for a large segment only.
 const CONFIG: &str = "[log]\nsegment_bytes_max = 4194304\n";
 const VALUE_BYTES: usize = 4_096;
-const RECOVERED_WITHIN: Duration = Duration::from_secs(30);
+const RECOVERED_WITHIN: Duration = Duration::from_secs(15);
 
 /// Produces until the disk is full; a refusal is reported after a second.
 async fn fill(client: &Client, first: u64) -> Vec<Acknowledged> {
@@ -160,4 +161,57 @@ async fn a_node_killed_on_a_full_disk_starts_again_and_has_everything() {
         .expect("a topic fits again");
     let account = produce(&client, &topic("after"), LoadOptions::new(0, 1_000)).await;
     log(&client, &topic("after")).await.holds(&account.acknowledged);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_topic_made_on_a_full_disk_is_refused_or_served_once_there_is_room() {
+    let _shared = share_machine().await;
+    let disk = LoopMount::new(64);
+    let node = TestNode::start_on(&disk.path().join("data"), CONFIG).await;
+    let (cli, client) = (node.cli(), node.client().await);
+    client
+        .create_topic(spec(&topic("ticks"), 1))
+        .await
+        .expect("a topic");
+    let ballast = disk.path().join("ballast");
+    let mut file = std::fs::File::create(&ballast).expect("a file");
+    while file.write_all(&[1; 64 << 10]).is_ok() {}
+    while file.write_all(&[1; 512]).is_ok() {}
+    let created = cli.run("topic create more").await;
+    if created.code == Some(0) {
+        let refused = cli.run_with_input(&["consume", "more"], b"").await;
+        assert!(
+            refused.code == Some(0) || refused.stderr.contains("(DISK_FULL)"),
+            "{refused:?}"
+        );
+    } else {
+        created.refused(1, "DISK_FULL");
+    }
+    drop(file);
+    std::fs::remove_file(&ballast).expect("a file that can be removed");
+    if created.code != Some(0) {
+        cli.run("topic create more").await.succeeded();
+    }
+    let started = Instant::now();
+    loop {
+        let producer = ProducerOptions {
+            delivery_timeout: Duration::from_secs(1),
+            ..ProducerOptions::default()
+        };
+        let options = LoadOptions {
+            producer,
+            ..LoadOptions::new(started.elapsed().as_secs() * 1_000, 10)
+        };
+        let account = Load::start(&client, &topic("more"), options).await.ended().await;
+        if account.failed.is_empty() {
+            break;
+        }
+        assert!(
+            started.elapsed() < RECOVERED_WITHIN,
+            "room is there again: {:?}",
+            account.failed.first()
+        );
+    }
+    assert!(log(&client, &topic("more")).await.len() >= 10);
+    produce(&client, &topic("ticks"), LoadOptions::new(0, 100)).await;
 }
