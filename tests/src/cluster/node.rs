@@ -248,6 +248,19 @@ impl TestNode {
             .is_some_and(|process| matches!(process.try_wait(), Ok(None)))
     }
 
+    /// The memory that the process occupies, in bytes.
+    ///
+    /// # Panics
+    /// When it does not run.
+    #[must_use]
+    pub fn resident_bytes(&self) -> u64 {
+        let status = format!("/proc/{}/status", self.pid().as_raw_nonzero());
+        let status = std::fs::read_to_string(status).expect("a running process");
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+        let kib = line.and_then(|line| line.trim().strip_suffix(" kB")?.parse::<u64>().ok());
+        kib.expect("the kernel says how much") << 10
+    }
+
     /// How to connect to it.
     #[must_use]
     pub fn client_config(&self) -> ClientConfig {

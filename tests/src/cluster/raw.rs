@@ -62,20 +62,29 @@ impl RawConnection {
     /// # Panics
     /// When neither happens in time.
     pub async fn frame(&mut self, within: Duration) -> Option<Frame> {
-        let next = async {
-            loop {
-                if let Some(frame) = self.decoder.next_frame().expect("a node sends whole frames") {
-                    return Some(frame);
-                }
-                match self.stream.read_buf(self.decoder.space()).await {
-                    Ok(0) | Err(_) => return None,
-                    Ok(_) => {}
-                }
+        let next = timeout(within, self.next()).await;
+        next.unwrap_or_else(|_| panic!("neither a frame nor an end within {within:?}"))
+    }
+
+    /// The next frame, if one comes in time.
+    ///
+    /// # Panics
+    /// When the node closes the connection instead.
+    pub async fn frame_within(&mut self, within: Duration) -> Option<Frame> {
+        let next = timeout(within, self.next()).await.ok()?;
+        Some(next.expect("a frame before the end"))
+    }
+
+    async fn next(&mut self) -> Option<Frame> {
+        loop {
+            if let Some(frame) = self.decoder.next_frame().expect("a node sends whole frames") {
+                return Some(frame);
             }
-        };
-        timeout(within, next)
-            .await
-            .unwrap_or_else(|_| panic!("neither a frame nor an end within {within:?}"))
+            match self.stream.read_buf(self.decoder.space()).await {
+                Ok(0) | Err(_) => return None,
+                Ok(_) => {}
+            }
+        }
     }
 
     /// The refusal that comes next.

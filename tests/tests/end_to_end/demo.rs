@@ -1,11 +1,13 @@
 //! `demo`: one command that starts a node, replays a feed, fans it out, and proves that everything arrived.
 
 use std::path::PathBuf;
+use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use tailwater_tests::cluster::cli::{Cli, Finished, number};
-use tailwater_tests::cluster::place::{directory, free_port, take_machine, workspace};
+use tailwater_tests::cluster::place::{binary, directory, free_port, take_machine, workspace};
+use tokio::io::AsyncReadExt;
 
 const WITHIN: Duration = Duration::from_secs(60);
 
@@ -95,6 +97,40 @@ async fn people_get_one_table() {
         !finished.stdout.contains('\u{1b}'),
         "no colours and no progress where there is no terminal"
     );
+}
+
+/// `script` gives the demo a terminal.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_terminal_gets_progress_while_it_runs() {
+    let _alone = take_machine().await;
+    let temporary = directory();
+    let demo = format!("{} demo --speed max", binary().display());
+    let mut command = tokio::process::Command::new("script");
+    command.args(["--quiet", "--return", "--command", &demo, "/dev/null"]);
+    command
+        .env("TMPDIR", temporary.path())
+        .env("TERM", "xterm")
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped());
+    let started = Instant::now();
+    let mut child = command.spawn().expect("`script` is there");
+    let mut stdout = child.stdout.take().expect("piped");
+    let (mut first, mut all, mut some) = (None, Vec::new(), [0; 4096]);
+    while let Ok(length @ 1..) = stdout.read(&mut some).await {
+        all.extend_from_slice(&some[..length]);
+        if first.is_none() && String::from_utf8_lossy(&all).contains("/50,000") {
+            first = Some(started.elapsed());
+        }
+    }
+    let text = String::from_utf8_lossy(&all);
+    assert!(child.wait().await.expect("our own child").success(), "{text}");
+    let took = started.elapsed();
+    let first = first.unwrap_or_else(|| panic!("no progress in\n{text}"));
+    assert!(
+        first < took / 2,
+        "the first sign of progress came after {first:?} of {took:?}"
+    );
+    assert!(text.contains("analytics"), "the table comes in the end:\n{text}");
 }
 
 /// Real ticks, where they are at hand.

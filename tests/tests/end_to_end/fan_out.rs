@@ -3,12 +3,14 @@
 use std::collections::HashMap;
 
 use tailwater_tests::cluster::cli::number;
-use tailwater_tests::cluster::load::{Load, LoadOptions, key_of, topic};
+use tailwater_tests::cluster::load::{Load, LoadOptions, key_of, produce, topic};
 use tailwater_tests::cluster::node::TestNode;
 use tailwater_tests::cluster::oracle::{Span, faults, flawless};
-use tailwater_tests::cluster::place::take_machine;
-use tailwater_tests::cluster::reading::{copies, drained, ends, link, log};
+use tailwater_tests::cluster::place::{share_machine, take_machine};
+use tailwater_tests::cluster::reading::{Stored, copies, drained, ends, link, log};
+use tailwater_wire::ids::Offset;
 use tailwater_wire::partitioner::Partitioner;
+use tailwater_wire::time::format_time;
 
 const RECORDS: u64 = 1_000_000;
 
@@ -146,4 +148,65 @@ async fn children_attach_detach_and_attach_again_under_full_load() {
         copied < RECORDS * 9 / 10,
         "a tenth of all was produced while the child was detached"
     );
+}
+
+/// A diamond, `a -> b -> d` and `a -> c -> d`, with another partition count on each side: `d` gets everything twice,
+/// once on each way, from the places that were asked for.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn links_chain_and_meet_and_begin_where_they_are_told() {
+    let _shared = share_machine().await;
+    let node = TestNode::start().await;
+    let (cli, client) = (node.cli(), node.client().await);
+    for line in [
+        "topic create a --partitions 3",
+        "topic create b --partitions 2 --partitioner crc32c",
+        "topic create c --partitions 4",
+        "topic create d --partitions 3 --durability written",
+        "link attach a b",
+        "link attach b d",
+        "link attach c d",
+    ] {
+        cli.run(line).await.succeeded();
+    }
+    let (a, d) = (topic("a"), topic("d"));
+    for first in [0, 1_000, 2_000] {
+        produce(&client, &a, LoadOptions::new(first, 1_000)).await;
+    }
+    // From a time: with the first record of each partition that was committed then or later.
+    let parent = log(&client, &a).await;
+    let time = parent.at(0, parent.ends()[0] / 2).expect("a record").commit_time;
+    let earlier = |records: &Vec<Stored>| records.partition_point(|stored| stored.commit_time < time) as u64;
+    let expected: Vec<u64> = parent.partitions.iter().map(earlier).collect();
+    cli.run(&format!("link attach a c --from time:{}", format_time(time)))
+        .await
+        .succeeded();
+    let by_time = link(&client, &a, &topic("c")).await.expect("just attached").link;
+    assert_eq!(
+        by_time.attach_offsets,
+        expected.into_iter().map(Offset).collect::<Vec<_>>()
+    );
+
+    // Records without a key have places, too.
+    cli.run_with_input(&["produce", "a"], "no key\n".repeat(1_000).as_bytes())
+        .await
+        .succeeded();
+    for (parent, child) in [("a", "b"), ("a", "c"), ("b", "d"), ("c", "d")] {
+        drained(&client, &topic(parent), &topic(child)).await;
+        cli.verify(parent, child).await;
+    }
+    let through_c: u64 = ends(&client, &topic("c")).await.iter().sum();
+    assert_eq!(ends(&client, &d).await.iter().sum::<u64>(), 4_000 + through_c);
+
+    let offset = parent.ends().into_iter().min().expect("partitions") / 2;
+    cli.run("topic create e").await.succeeded();
+    cli.run(&format!("link attach a e --from offset:{offset}"))
+        .await
+        .succeeded();
+    drained(&client, &a, &topic("e")).await;
+    let expected: u64 = ends(&client, &a).await.iter().map(|end| end - offset).sum();
+    assert_eq!(number(&cli.verify("a", "e").await, "records"), expected);
+    cli.run("topic create f").await.succeeded();
+    cli.run("link attach a f --from offset:99999999")
+        .await
+        .refused(1, "POSITION_AHEAD");
 }

@@ -16,3 +16,4 @@ mod command_line;
 mod demo;
 mod delay;
 mod metrics;
+mod metadata;
