@@ -4,8 +4,10 @@
 //! conformance suite runs on both. Everything here is single-threaded: a handle lives and dies on the shard
 //! that opened it. No method retries anything; a failed flush is final (SPEC.md D5), and the caller latches.
 
+use std::cell::Cell;
 use std::ops::DerefMut;
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 
 use bytes::Bytes;
 
@@ -170,6 +172,14 @@ pub trait File: Clone + 'static {
     /// Fills `[from, to)` with written zeros (both multiples of [`BLOCK`]) and makes that and the file's length
     /// durable, so that later overwrites there change no metadata.
     async fn prepare(&self, from: u64, to: u64) -> DiskResult<()>;
+
+    /// [`File::prepare`] for something that nobody waits for yet: a disk that has to write the zeros pauses between
+    /// steps until `hurry` is set, because zeroing at full speed makes every commit beside it several times slower
+    /// (docs/decisions/0002).
+    async fn prepare_gently(&self, from: u64, to: u64, hurry: Rc<Cell<bool>>) -> DiskResult<()> {
+        hurry.set(true);
+        self.prepare(from, to).await
+    }
 
     /// The file's length in bytes.
     async fn len(&self) -> DiskResult<u64>;

@@ -113,6 +113,7 @@ impl<D: Disk> PartitionLog<D> {
             tail_is_open: false,
             prepared: None,
             preparing: false,
+            hurry: Rc::default(),
             full: false,
             retaining: false,
         };
@@ -298,7 +299,7 @@ impl<D: Disk> Opener<'_, D> {
         while capacity < needed + BLOCK as u64 {
             capacity *= 2;
         }
-        let prepared = prepare(self.disk, self.dir, (self.random)(), capacity).await?;
+        let prepared = prepare(self.disk, self.dir, (self.random)(), capacity, None).await?;
         begin(self.disk, self.dir, prepared, header, &checkpoint, copied, 0)
             .await
             .map_err(|error| match error {

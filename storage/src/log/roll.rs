@@ -13,6 +13,9 @@ use crate::log::segments::Sealed;
 use crate::segment::appender::{BeginError, Prepared, begin, chunk_len, prepare};
 use crate::segment::format::{SegmentHeader, data_start};
 
+/// Segments up to this size are made ready at full speed.
+const HURRY_BYTES: u64 = 8 << 20;
+
 impl<D: Disk> PartitionLog<D> {
     /// Whether [`prepare_next`](Self::prepare_next) has something to do: the active segment is more than half full and no
     /// next one is ready, or a sealed segment's index is not on disk yet.
@@ -60,11 +63,14 @@ impl<D: Disk> PartitionLog<D> {
         if !self.wants_segment() {
             return Ok(());
         }
-        let capacity = {
+        let (capacity, hurry) = {
             let state = self.state.borrow();
-            state.options.next_segment_bytes(state.segments.active.capacity)
+            // Small ones are soon filled, and soon made.
+            let capacity = state.options.next_segment_bytes(state.segments.active.capacity);
+            state.hurry.set(capacity <= HURRY_BYTES);
+            (capacity, Rc::clone(&state.hurry))
         };
-        let prepared = match prepare(&self.disk, &self.dir, (self.random)(), capacity).await {
+        let prepared = match prepare(&self.disk, &self.dir, (self.random)(), capacity, Some(hurry)).await {
             Ok(prepared) => prepared,
             Err(error) => {
                 // The caller logs or counts it; what it means for the log stands in its state.
@@ -118,6 +124,7 @@ impl<D: Disk> PartitionLog<D> {
             let mut state = self.state.borrow_mut();
             assert!(!state.in_round && state.written == state.flushed);
             state.in_round = true;
+            state.hurry.set(true);
             let capacity = state.options.next_segment_bytes(state.segments.active.capacity);
             (state.prepared.take(), capacity)
         };
@@ -143,7 +150,7 @@ impl<D: Disk> PartitionLog<D> {
         let capacity = capacity.max(data_start(checkpoint.len()) + room);
         let prepared = match ready {
             Some(prepared) => prepared,
-            None => prepare(&self.disk, &self.dir, (self.random)(), capacity)
+            None => prepare(&self.disk, &self.dir, (self.random)(), capacity, None)
                 .await
                 .map_err(|error| self.refuse_room(error, LatchStep::Prepare))?,
         };

@@ -10,7 +10,9 @@
 //! One round of a log runs at a time, so between rounds `written == flushed`. Offsets and commit times are given at
 //! append; `durable_through` and the nonce when a round packs the batch.
 
+use std::cell::Cell;
 use std::collections::VecDeque;
+use std::rc::Rc;
 
 use tailwater_wire::batch::builder::frontier_batch;
 use tailwater_wire::batch::header::{BatchHeader, BatchKind};
@@ -60,6 +62,8 @@ pub(crate) struct LogState<F> {
     pub(crate) tail_is_open: bool,
     pub(crate) prepared: Option<Prepared<F>>,
     pub(crate) preparing: bool,
+    /// Set when the next segment will soon be needed: whoever prepares it stops pausing.
+    pub(crate) hurry: Rc<Cell<bool>>,
     /// The last attempt to make room met a full disk.
     pub(crate) full: bool,
     pub(crate) retaining: bool,
@@ -199,6 +203,9 @@ impl<F: Clone> LogState<F> {
         let active = &mut self.segments.active;
         let position = active.position;
         active.position += chunk_len(bytes);
+        if active.position > active.capacity / 4 * 3 {
+            self.hurry.set(true);
+        }
         assert!(active.position <= active.capacity);
         self.in_round = true;
         Some(Taken {

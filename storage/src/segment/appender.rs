@@ -4,7 +4,9 @@
 //! header, its dedup checkpoint and, after a recovery, its copied batches are flushed and it has got its own name. Only
 //! then may anything be appended. Everything in the segment before it is flushed by then.
 
+use std::cell::Cell;
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 
 use bytes::Bytes;
 use tailwater_wire::batch::header::BatchHeader;
@@ -94,7 +96,7 @@ pub fn chunk_len(batch_bytes: u64) -> u64 {
     batch_bytes.next_multiple_of(BLOCK as u64)
 }
 
-/// Makes a file of `capacity` bytes of zeros ready. Its name need not be durable: a prepared file that is lost or left
+/// Makes a file of `capacity` bytes of zeros ready: gently until `hurry` is set, if that is given. Its name need not be durable: a prepared file that is lost or left
 /// over is removed or made again.
 ///
 /// # Errors
@@ -104,11 +106,15 @@ pub async fn prepare<D: Disk>(
     dir: &Path,
     number: u64,
     capacity: u64,
+    hurry: Option<Rc<Cell<bool>>>,
 ) -> DiskResult<Prepared<D::File>> {
     let path = dir.join(layout::prepared_name(number));
     let watch = FlushWatch::begin(disk);
     let file = disk.open(&path, OpenMode::CreateNew).await?;
-    let prepared = file.prepare(0, capacity).await;
+    let prepared = match hurry {
+        Some(hurry) => file.prepare_gently(0, capacity, hurry).await,
+        None => file.prepare(0, capacity).await,
+    };
     match prepared.and_then(|()| watch.check(disk, &path)) {
         Ok(()) => Ok(Prepared { file, path, capacity }),
         Err(error) => {

@@ -4,6 +4,7 @@
 //! of its own; names and small files go through the standard library on the executor's blocking thread. Nothing
 //! here retries, decides or caches.
 
+use std::cell::Cell;
 use std::future::Future;
 use std::ops::{Deref, DerefMut};
 use std::path::{Path, PathBuf};
@@ -132,6 +133,23 @@ impl OpenFile {
     fn failed(&self, op: &'static str) -> impl FnOnce(glommio::GlommioError<()>) -> DiskError {
         let path = self.path.clone();
         move |error| from_glommio(op, &path, error)
+    }
+
+    /// Starts preparing at once; the answer may be dropped.
+    fn prepare(
+        self: &Rc<Self>,
+        from: u64,
+        to: u64,
+        hurry: Option<Rc<Cell<bool>>>,
+    ) -> impl Future<Output = DiskResult<()>> + use<> {
+        let checked = self.check("prepare", from, to.saturating_sub(from));
+        let started = checked.map(|()| {
+            self.step("prepare", move |open| async move {
+                let (zeros, failed) = (&open.disk.by_device, &open.disk.failed_flushes);
+                zeros::fill(&open.file, from, to, zeros, failed, hurry).await
+            })
+        });
+        async move { started?.await }
     }
 
     /// Starts a write at once; the answer may be dropped.
@@ -316,20 +334,16 @@ impl File for UringFile {
     }
 
     fn prepare(&self, from: u64, to: u64) -> impl Future<Output = DiskResult<()>> {
-        let checked = self.open.check("prepare", from, to.saturating_sub(from));
-        let started = checked.map(|()| {
-            self.open.step("prepare", move |open| async move {
-                zeros::fill(
-                    &open.file,
-                    from,
-                    to,
-                    &open.disk.by_device,
-                    &open.disk.failed_flushes,
-                )
-                .await
-            })
-        });
-        async move { started?.await }
+        self.open.prepare(from, to, None)
+    }
+
+    fn prepare_gently(
+        &self,
+        from: u64,
+        to: u64,
+        hurry: Rc<Cell<bool>>,
+    ) -> impl Future<Output = DiskResult<()>> {
+        self.open.prepare(from, to, Some(hurry))
     }
 
     async fn len(&self) -> DiskResult<u64> {
