@@ -33,6 +33,7 @@ pub struct TestNode {
     admin: SocketAddr,
     config: PathBuf,
     log: PathBuf,
+    has_served: bool,
     /// Kept for its files.
     home: TempDir,
 }
@@ -70,17 +71,19 @@ impl TestNode {
     #[must_use]
     pub fn prepare(data: Option<&Path>, config: &str) -> TestNode {
         let home = place::directory();
-        let loopback = |port| SocketAddr::from(([127, 0, 0, 1], port));
-        let node = TestNode {
+        let loopback = SocketAddr::from(([127, 0, 0, 1], 0));
+        let mut node = TestNode {
             process: None,
             launcher: Vec::new(),
             data: data.map_or_else(|| home.path().join("data"), Path::to_owned),
-            listen: loopback(place::free_port()),
-            admin: loopback(place::free_port()),
+            listen: loopback,
+            admin: loopback,
             config: home.path().join("tailwater.toml"),
             log: home.path().join("log"),
+            has_served: false,
             home,
         };
+        node.draw_ports();
         std::fs::write(&node.config, config).expect("a configuration file");
         node
     }
@@ -170,11 +173,18 @@ impl TestNode {
         self.spawn();
         loop {
             if let Ok((200, _)) = http::get(self.admin, "/readyz").await {
+                self.has_served = true;
                 return started.elapsed();
             }
             let process = self.process.as_mut().expect("just started");
             if let Some(status) = process.try_wait().expect("our own child") {
-                panic!("the node ended with {status} instead of serving:\n{}", self.log());
+                self.process = None;
+                let log = self.log();
+                let taken = !self.has_served && log.contains("cannot listen");
+                assert!(taken, "the node ended with {status} instead of serving:\n{log}");
+                // Some other program was quicker to the port.
+                self.draw_ports();
+                self.spawn();
             }
             assert!(
                 started.elapsed() < READY_WITHIN,
@@ -182,6 +192,11 @@ impl TestNode {
             );
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
+    }
+
+    fn draw_ports(&mut self) {
+        self.listen.set_port(place::free_port());
+        self.admin.set_port(place::free_port());
     }
 
     /// Starts it, and expects that it ends by itself.

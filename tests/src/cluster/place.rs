@@ -1,9 +1,10 @@
 //! Where things are: the binary under test, directories on a real disk, free ports, and the machine's one free turn.
 
+use std::collections::BTreeSet;
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::OnceLock;
+use std::sync::{Mutex, OnceLock, PoisonError};
 
 use tempfile::TempDir;
 use tokio::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -112,15 +113,17 @@ pub fn mount_of(directory: &Path) -> Mounted {
     }
 }
 
-/// A port that nobody listens on.
+/// A port that nobody listens on, and that this process has given to nobody yet.
 ///
 /// # Panics
 /// When none is found.
 #[must_use]
 pub fn free_port() -> u16 {
+    static GIVEN: Mutex<BTreeSet<u16>> = Mutex::new(BTreeSet::new());
+    let mut given = GIVEN.lock().unwrap_or_else(PoisonError::into_inner);
     (0..1_000)
         .map(|_| rand::random_range(PORTS))
-        .find(|&port| TcpListener::bind(("127.0.0.1", port)).is_ok())
+        .find(|&port| TcpListener::bind(("127.0.0.1", port)).is_ok() && given.insert(port))
         .expect("a free port")
 }
 
