@@ -180,7 +180,7 @@ impl TestNode {
             if let Some(status) = process.try_wait().expect("our own child") {
                 self.process = None;
                 let log = self.log();
-                let taken = !self.has_served && log.contains("cannot listen");
+                let taken = !self.has_served && log.contains("Address already in use");
                 assert!(taken, "the node ended with {status} instead of serving:\n{log}");
                 // Some other program was quicker to the port.
                 self.draw_ports();
