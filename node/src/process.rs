@@ -10,6 +10,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use tailwater_storage::disk::executor::{self, ExecutorError, ExecutorOptions, RunningExecutor};
+use tailwater_storage::disk::preflight;
 use tailwater_storage::disk::watchdog::{Watchdog, WatchdogOptions};
 
 use crate::config::{ConfigError, NodeConfig};
@@ -24,6 +25,10 @@ use crate::telemetry::exporter::Exporter;
 
 /// This node's number; others come with the cluster.
 const NODE_ID: u64 = 1;
+/// Files that a partition holds open: its active segment, one that is read, one that is made ready.
+const FILES_PER_PARTITION: u64 = 3;
+/// Files that the process holds open beside partitions and clients.
+const OTHER_FILES: u64 = 128;
 /// I/O memory that a shard asks for; less is taken where RLIMIT_MEMLOCK demands it.
 const IO_MEMORY_BYTES: u64 = 64 << 20;
 
@@ -98,6 +103,7 @@ struct ControlSetup {
     admin: std::net::TcpListener,
     requests: flume::Receiver<ControlRequest>,
     shards: Vec<flume::Sender<ShardCommand>>,
+    partitions_max: Option<u64>,
     exporter: Exporter,
     ready: Arc<AtomicBool>,
     stop: Arc<tokio::sync::Notify>,
@@ -114,6 +120,11 @@ impl Node {
     pub fn start(config: NodeConfig) -> Result<Node, StartError> {
         config.check()?;
         abort_on_panic();
+        let open_files = preflight::raise_open_files();
+        tracing::info!(
+            open_files,
+            "raised the soft limit of open files to the hard one (RLIMIT_NOFILE)"
+        );
         let lock = lock_data_dir(&config.data)?;
         let admin = std::net::TcpListener::bind(config.admin)
             .and_then(|listener| listener.set_nonblocking(true).map(|()| listener))
@@ -141,6 +152,9 @@ impl Node {
             admin,
             requests,
             shards: vec![shard_commands.clone()],
+            partitions_max: open_files.map(|files| {
+                files.saturating_sub(config.connections_max as u64 + OTHER_FILES) / FILES_PER_PARTITION
+            }),
             exporter: Exporter::new(vec![Arc::clone(&counters)], Arc::clone(&watchdog)),
             ready: Arc::clone(&ready),
             stop: Arc::clone(&stop_control),
@@ -279,6 +293,7 @@ async fn control_main(setup: ControlSetup) -> Result<(), String> {
         admin,
         requests,
         shards,
+        partitions_max,
         exporter,
         ready,
         stop,
@@ -295,7 +310,7 @@ async fn control_main(setup: ControlSetup) -> Result<(), String> {
         }
     };
     let _starter_gone = started.send(Ok(metastore.identity().cluster_id.to_string()));
-    let control = Arc::new(Control::new(metastore, shards, exporter));
+    let control = Arc::new(Control::new(metastore, shards, exporter, partitions_max));
     let admin = tokio::net::TcpListener::from_std(admin).map_err(|e| e.to_string())?;
     let admin = tokio::spawn(admin_http::serve(
         admin,

@@ -19,6 +19,8 @@ const GUARDED: &[(&str, &[&str])] = &[
             "node/src/ingress/connection.rs",
             "node/src/ingress/listener.rs",
             "node/src/ingress/dispatch.rs",
+            "node/src/ingress/outbox.rs",
+            "node/src/partition/owner.rs",
             "node/src/partition/group.rs",
             "node/src/partition/fetch.rs",
             "node/src/fanout/runner.rs",

@@ -119,7 +119,7 @@ codes! {
     /// The flush that would have covered the record failed: it may or may not survive.
     OutcomeUnknown = 50, "OUTCOME_UNKNOWN", OutcomeUnknown, 1;
     /// A write or flush of the partition failed: it is read-only until it is recovered.
-    PartitionLatched = 51, "PARTITION_LATCHED", Later, 1;
+    PartitionLatched = 51, "PARTITION_LATCHED", Never, 1;
     /// The disk is full.
     DiskFull = 52, "DISK_FULL", Later, 1;
     /// A bounded queue is full; nothing was done.

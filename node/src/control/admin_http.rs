@@ -9,6 +9,7 @@ use axum::http::{StatusCode, header};
 use axum::response::IntoResponse;
 use axum::routing::get;
 
+use crate::control::admin_socket::AdminListener;
 use crate::control::service::Control;
 
 /// What the handlers share.
@@ -30,7 +31,7 @@ pub async fn serve(listener: tokio::net::TcpListener, state: AdminState) -> std:
         .route("/healthz", get(|| async { "ok\n" }))
         .route("/readyz", get(ready))
         .with_state(state);
-    axum::serve(listener, routes).await
+    axum::serve(AdminListener::new(listener), routes).await
 }
 
 async fn metrics(State(state): State<AdminState>) -> impl IntoResponse {

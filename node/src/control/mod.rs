@@ -3,3 +3,4 @@
 pub mod request;
 pub mod service;
 pub mod admin_http;
+pub mod admin_socket;

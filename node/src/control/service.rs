@@ -28,6 +28,8 @@ pub struct Control {
     shards: Vec<flume::Sender<ShardCommand>>,
     exporter: Exporter,
     changes: tokio::sync::Mutex<()>,
+    /// Partitions that the process has files for; no bound without.
+    partitions_max: Option<u64>,
 }
 
 impl Control {
@@ -37,12 +39,14 @@ impl Control {
         metastore: Metastore,
         shards: Vec<flume::Sender<ShardCommand>>,
         exporter: Exporter,
+        partitions_max: Option<u64>,
     ) -> Control {
         Control {
             metastore,
             shards,
             exporter,
             changes: tokio::sync::Mutex::default(),
+            partitions_max,
         }
     }
 
@@ -111,17 +115,38 @@ impl Control {
     }
 
     async fn create_topic(&self, spec: TopicSpec) -> Result<Reply, Refusal> {
+        let wanted = u64::from(spec.partitions);
         let incarnation = Incarnation::from_u64(rand::random());
-        match self
-            .metastore
-            .propose(Command::CreateTopic { spec, incarnation })
-            .await?
-        {
+        let command = Command::CreateTopic { spec, incarnation };
+        self.metastore.check(&command)?;
+        self.check_files(wanted)?;
+        match self.metastore.propose(command).await? {
             Outcome::TopicCreated(topic) => {
                 self.publish().await;
                 Ok(Reply::TopicCreated(topic))
             }
             other => Err(unexpected(&other)),
+        }
+    }
+
+    /// Whether the process may open files for so many partitions more.
+    fn check_files(&self, wanted: u64) -> Result<(), Refusal> {
+        let snapshot = self.metastore.snapshot();
+        let present: u64 = snapshot
+            .topics
+            .values()
+            .map(|topic| u64::from(topic.spec.partitions))
+            .sum();
+        match self.partitions_max {
+            Some(most) if present + wanted > most => {
+                let what = format!(
+                    "there would be {} partitions, and the process may open files for {most} (RLIMIT_NOFILE): raise \
+                     `ulimit -n`, or LimitNOFILE= in the systemd unit, and restart",
+                    present + wanted
+                );
+                Err(Refusal::new(ErrorCode::InvalidPartitions, what))
+            }
+            _ => Ok(()),
         }
     }
 

@@ -12,12 +12,15 @@ use tailwater_wire::frame::{FrameError, FrameKind, decode_meta};
 use tailwater_wire::limits::REQUESTS_IN_FLIGHT_MAX;
 use tailwater_wire::message::Request;
 
+use crate::clock::system::elapsed_since_boot;
 use crate::ingress::dispatch::Dispatch;
 use crate::ingress::in_flight::Connection;
 use crate::ingress::socket::{Reader, Writer};
 
-/// A frame that has begun must end within this time, and the first one must come within it.
+/// A frame that has begun must end within this time and what its bytes earn; the first one must begin within it.
 const FRAME_WITHIN: Duration = Duration::from_secs(10);
+/// Below this rate a frame is given up in the end, in bytes a second.
+const FRAME_BYTES_PER_SECOND: f64 = 65_536.0;
 /// How long a closing connection waits for the client to read its last answer.
 const LINGER: Duration = Duration::from_millis(500);
 
@@ -77,26 +80,28 @@ async fn receive(
     connection: &Rc<Connection>,
     dispatch: &Rc<Dispatch>,
 ) -> Result<(), End> {
-    let mut decoder = FrameDecoder::new();
+    let (mut decoder, mut pace) = (FrameDecoder::new(), Pace::default());
     loop {
         while let Some(frame) = decoder.next_frame()? {
+            pace = Pace::default();
             request(frame, connection, dispatch)?;
             connection.outbox.room().await;
             if connection.outbox.is_closed() {
                 return Err(End::Gone);
             }
         }
-        let in_time = decoder.is_inside_frame() || !connection.greeted();
-        let read = if in_time {
-            read_within(reader, &mut decoder).await?
-        } else {
+        let read = if decoder.is_inside_frame() {
+            let within = pace.left(elapsed_since_boot());
+            read_within(reader, &mut decoder, within, "the rest of a frame").await?
+        } else if connection.greeted() {
             reader.read_into(&mut decoder).await?
+        } else {
+            read_within(reader, &mut decoder, FRAME_WITHIN, "a first request").await?
         };
+        pace.received += read;
         if read == 0 && decoder.is_inside_frame() {
-            return Err(End::Refused(Refusal::new(
-                ErrorCode::BadFrame,
-                "the stream ends inside a frame",
-            )));
+            let what = "the stream ends inside a frame";
+            return Err(End::Refused(Refusal::new(ErrorCode::BadFrame, what)));
         }
         if read == 0 {
             return Ok(());
@@ -104,16 +109,32 @@ async fn receive(
     }
 }
 
-async fn read_within(reader: &mut Reader, decoder: &mut FrameDecoder) -> Result<usize, End> {
-    let waiting_for = if decoder.is_inside_frame() {
-        "the rest of a frame"
-    } else {
-        "a first request"
-    };
+/// How fast a frame comes in. One that trickles must not hold its connection for ever.
+#[derive(Default)]
+struct Pace {
+    begun: Option<Duration>,
+    received: usize,
+}
+
+impl Pace {
+    /// The time that is left for the frame: some to begin with, and more for every byte that came.
+    fn left(&mut self, now: Duration) -> Duration {
+        let begun = *self.begun.get_or_insert(now);
+        let earned = Duration::from_secs_f64(self.received as f64 / FRAME_BYTES_PER_SECOND);
+        (FRAME_WITHIN + earned).saturating_sub(now.saturating_sub(begun))
+    }
+}
+
+async fn read_within(
+    reader: &mut Reader,
+    decoder: &mut FrameDecoder,
+    within: Duration,
+    waiting_for: &str,
+) -> Result<usize, End> {
     let read = async { Ok(reader.read_into(decoder).await) };
-    glommio::timer::timeout(FRAME_WITHIN, read).await.map_or_else(
+    glommio::timer::timeout(within, read).await.map_or_else(
         |_late| {
-            let what = format!("waited {FRAME_WITHIN:?} for {waiting_for}");
+            let what = format!("waited too long for {waiting_for}");
             Err(End::Refused(Refusal::new(ErrorCode::BadFrame, what)))
         },
         |read: io::Result<usize>| Ok(read?),

@@ -13,14 +13,18 @@ use tailwater_wire::message::{
     FetchRequest, FindOffset, OpenProducer, ProduceRequest, ProducerOpened, Reply, Request, Welcome,
 };
 
+use crate::budget::Budget;
 use crate::control::request::ControlRequest;
 use crate::fanout::cursors::Cursors;
 use crate::ingress::in_flight::{Connection, InFlight};
 use crate::partition::commit;
-use crate::partition::fetch;
-use crate::partition::owner::Partitions;
+use crate::partition::fetch::{self, FetchedSlab};
+use crate::partition::owner::{Partition, Partitions};
 use crate::partition::refusal;
 use crate::signal::Signal;
+
+/// Memory of a shard for fetched slabs that are not sent yet, in bytes.
+const ANSWER_BYTES_MAX: usize = 256 << 20;
 
 /// Who the node is, as clients are told.
 #[derive(Debug, Clone)]
@@ -41,6 +45,8 @@ pub struct Dispatch {
     control: flume::Sender<ControlRequest>,
     draining: Cell<bool>,
     drained: Signal,
+    /// Memory for fetched slabs on their way out.
+    answers: Rc<Budget>,
 }
 
 impl Dispatch {
@@ -58,6 +64,7 @@ impl Dispatch {
             control,
             draining: Cell::new(false),
             drained: Signal::default(),
+            answers: Budget::new(ANSWER_BYTES_MAX),
         }
     }
 
@@ -178,7 +185,7 @@ impl Dispatch {
                 .partitions
                 .find(&request.topic, request.incarnation, request.partition);
             let fetched = match found {
-                Ok(partition) => fetch::fetch(&this.partitions, &partition, &request).await,
+                Ok(partition) => this.fetch_within_bounds(&connection, &partition, &request).await,
                 Err(refusal) => Err(refusal),
             };
             match fetched {
@@ -189,6 +196,31 @@ impl Dispatch {
             }
         })
         .detach();
+    }
+
+    /// Memory is asked for before anything is read, and not held while the client waits at the tail: the connection's
+    /// share first, then the shard's, which the answer keeps until it is sent.
+    async fn fetch_within_bounds(
+        &self,
+        connection: &Rc<Connection>,
+        partition: &Rc<Partition>,
+        request: &FetchRequest,
+    ) -> Result<FetchedSlab, Refusal> {
+        let mut may_wait = request.wait_millis > 0;
+        loop {
+            let _room = connection.reserve(fetch::bytes_max(request)).await;
+            let charge = self.answers.take(fetch::bytes_max(request)).await;
+            let mut slab = fetch::fetch(&self.partitions, partition, request).await?;
+            let nothing = slab.runs.is_empty() && slab.reply.next == request.from;
+            if !nothing || !may_wait {
+                drop(charge);
+                slab.runs = slab.runs.into_iter().map(|run| self.answers.hold(run)).collect();
+                return Ok(slab);
+            }
+            drop((charge, _room));
+            fetch::wait(partition, request).await;
+            may_wait = false;
+        }
     }
 
     async fn find_offset(&self, request: &FindOffset) -> Result<Reply, Refusal> {

@@ -18,6 +18,18 @@ pub struct Connection {
     greeted: Cell<bool>,
 }
 
+/// Room for an answer that is being made; given back when dropped.
+pub struct Reservation {
+    connection: Rc<Connection>,
+    bytes: usize,
+}
+
+impl Drop for Reservation {
+    fn drop(&mut self) {
+        self.connection.outbox.unreserve(self.bytes);
+    }
+}
+
 /// A request's place among those in flight; given back when the request is answered.
 pub struct InFlight(Rc<Connection>);
 
@@ -44,6 +56,15 @@ impl Connection {
         self.settled
             .until(|| self.in_flight.get() == 0 || self.outbox.is_closed())
             .await;
+    }
+
+    /// Waits for room for an answer of so many bytes.
+    pub async fn reserve(self: &Rc<Connection>, bytes: usize) -> Reservation {
+        self.outbox.reserve(bytes).await;
+        Reservation {
+            connection: Rc::clone(self),
+            bytes,
+        }
     }
 
     /// Whether its first request was a `Hello`.

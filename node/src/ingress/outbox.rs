@@ -3,8 +3,10 @@
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::io;
+use std::time::Duration;
 
 use bytes::Bytes;
+use futures_lite::future::poll_once;
 
 use tailwater_wire::code::{ErrorCode, Refusal};
 use tailwater_wire::frame::{FrameKind, encode, try_encode};
@@ -15,6 +17,8 @@ use crate::signal::Signal;
 
 /// Above so many unsent bytes no further request of the connection is read, until the client takes its answers.
 const UNSENT_BYTES_MAX: usize = 16 << 20;
+/// A client that takes nothing for so long is given up: its answers hold memory that others wait for.
+const TAKES_WITHIN: Duration = Duration::from_secs(30);
 /// Small pieces are gathered up to so many bytes for one send; a larger piece is sent as it lies.
 const GATHER_BYTES: usize = 64 << 10;
 
@@ -23,6 +27,8 @@ const GATHER_BYTES: usize = 64 << 10;
 pub struct Outbox {
     pieces: RefCell<VecDeque<Bytes>>,
     bytes: Cell<usize>,
+    /// Bytes of answers that are being made.
+    reserved: Cell<usize>,
     /// Nothing is taken any more: the connection is closing, or the client is gone.
     closed: Cell<bool>,
     changed: Signal,
@@ -77,8 +83,26 @@ impl Outbox {
     /// Waits until the client has taken enough of its answers to be given more.
     pub async fn room(&self) {
         self.changed
-            .until(|| self.bytes.get() < UNSENT_BYTES_MAX || self.closed.get())
+            .until(|| self.held() < UNSENT_BYTES_MAX || self.closed.get())
             .await;
+    }
+
+    /// Waits until an answer of so many bytes fits, and counts it: a client that asks and does not read holds no more
+    /// than this. One answer is always let through.
+    pub async fn reserve(&self, bytes: usize) {
+        let fits = || self.held() == 0 || self.held() + bytes <= UNSENT_BYTES_MAX || self.closed.get();
+        self.changed.until(fits).await;
+        self.reserved.set(self.reserved.get() + bytes);
+    }
+
+    /// Takes back what was reserved: the answer is queued, or there is none.
+    pub fn unreserve(&self, bytes: usize) {
+        self.reserved.set(self.reserved.get() - bytes);
+        self.changed.notify();
+    }
+
+    fn held(&self) -> usize {
+        self.bytes.get() + self.reserved.get()
     }
 
     /// Sends what is queued, for as long as the connection lives. Coalesces: many small frames, one send.
@@ -86,19 +110,17 @@ impl Outbox {
     /// # Errors
     /// When the client is gone; the rest is dropped.
     pub async fn send_all(&self, writer: &mut Writer) -> io::Result<()> {
-        let mut gathered = Vec::with_capacity(GATHER_BYTES);
+        let mut gathered = Vec::new();
         loop {
             self.changed
                 .until(|| !self.pieces.borrow().is_empty() || self.closed.get())
                 .await;
             while let Some(large) = self.gather(&mut gathered) {
-                let sent = self
-                    .send(writer, &gathered)
-                    .await
-                    .and(self.send(writer, &large).await);
-                if let Err(gone) = sent {
-                    self.abandon();
-                    return Err(gone);
+                for bytes in [&gathered[..], &large[..]] {
+                    if let Err(gone) = self.send(writer, bytes).await {
+                        self.abandon();
+                        return Err(gone);
+                    }
                 }
                 gathered.clear();
             }
@@ -108,13 +130,25 @@ impl Outbox {
         }
     }
 
-    async fn send(&self, writer: &mut Writer, bytes: &[u8]) -> io::Result<()> {
-        if bytes.is_empty() {
-            return Ok(());
+    async fn send(&self, writer: &mut Writer, mut bytes: &[u8]) -> io::Result<()> {
+        while !bytes.is_empty() {
+            let sent = match poll_once(writer.write(bytes)).await {
+                Some(sent) => sent?,
+                None => {
+                    let write = async { Ok(writer.write(bytes).await) };
+                    let late = |_| io::Error::from(io::ErrorKind::TimedOut);
+                    glommio::timer::timeout(TAKES_WITHIN, write)
+                        .await
+                        .map_err(late)??
+                }
+            };
+            if sent == 0 {
+                return Err(io::ErrorKind::WriteZero.into());
+            }
+            bytes = &bytes[sent..];
+            self.bytes.set(self.bytes.get() - sent);
+            self.changed.notify();
         }
-        writer.write_all(bytes).await?;
-        self.bytes.set(self.bytes.get() - bytes.len());
-        self.changed.notify();
         Ok(())
     }
 

@@ -114,12 +114,12 @@ pub struct Writer {
 }
 
 impl Writer {
-    /// Sends all of it.
+    /// Sends some of it, and says how much. Nothing is sent when the future is dropped before it is ready.
     ///
     /// # Errors
     /// As the operating system says.
-    pub async fn write_all(&mut self, bytes: &[u8]) -> io::Result<()> {
-        self.inner.write_all(bytes).await
+    pub async fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.inner.write(bytes).await
     }
 
     /// Says that nothing more will be sent.

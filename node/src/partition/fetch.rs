@@ -23,7 +23,13 @@ pub struct FetchedSlab {
     pub runs: Vec<Bytes>,
 }
 
-/// Serves a client's fetch. At the tail it waits for more, as long as the client asked for.
+/// Bytes that a fetch may return, but for a single batch that is larger.
+#[must_use]
+pub fn bytes_max(request: &FetchRequest) -> usize {
+    (request.bytes_max as usize).clamp(1, FETCH_BYTES_MAX)
+}
+
+/// Reads what a client's fetch asks for and is there now.
 ///
 /// # Errors
 /// `STALE_LINEAGE`, `POSITION_AHEAD`, `POSITION_BEHIND` and what the disk says.
@@ -43,15 +49,10 @@ pub async fn fetch(
         return Err(Refusal::new(ErrorCode::StaleLineage, what));
     }
     let limits = ReadLimits {
-        bytes_max: (request.bytes_max as usize).clamp(1, FETCH_BYTES_MAX),
+        bytes_max: bytes_max(request),
         ..ReadLimits::default()
     };
-    let mut slab = read(partitions, partition, request.from, limits).await?;
-    if slab.runs.is_empty() && slab.next_offset == request.from && request.wait_millis > 0 {
-        let wait = Duration::from_millis(u64::from(request.wait_millis).min(FETCH_WAIT_MILLIS_MAX));
-        at_most(wait, partition.log.beyond(request.from)).await;
-        slab = read(partitions, partition, request.from, limits).await?;
-    }
+    let slab = read(partitions, partition, request.from, limits).await?;
     let reply = Fetched {
         incarnation: partition.incarnation,
         lineage: log.lineage(),
@@ -68,6 +69,12 @@ pub async fn fetch(
         reply,
         runs: slab.runs,
     })
+}
+
+/// Waits at the tail for what a client's fetch asks for, as long as the client wants to.
+pub async fn wait(partition: &Partition, request: &FetchRequest) {
+    let wait = Duration::from_millis(u64::from(request.wait_millis).min(FETCH_WAIT_MILLIS_MAX));
+    at_most(wait, partition.log.beyond(request.from)).await;
 }
 
 /// Waits for something that may not come, at most so long. Only for waits of this shard's own: an operation of the

@@ -24,6 +24,9 @@ use crate::config::LogConfig;
 use crate::signal::Signal;
 use crate::telemetry::counters::ShardCounters;
 
+/// Partitions of a topic that are opened at the same time.
+const OPEN_AT_ONCE: usize = 32;
+
 /// A partition's log on the shard's disk.
 pub type ShardLog = PartitionLog<UringDisk>;
 
@@ -190,15 +193,22 @@ impl Partitions {
 
     /// Opens the partitions of a topic, or takes over changed settings of one that is open. A partition that cannot
     /// be opened answers with the reason; its siblings serve.
-    pub async fn open_topic(&self, topic: &Topic) {
+    pub async fn open_topic(self: &Rc<Self>, topic: &Topic) {
         let name = &topic.spec.name;
         if self.incarnation(name) == Some(topic.incarnation) {
             self.update(topic);
             return;
         }
         let mut partitions = Vec::with_capacity(topic.spec.partitions as usize);
-        for number in 0..topic.spec.partitions {
-            partitions.push(self.open_partition(topic, PartitionId(number)).await);
+        let numbers: Vec<u32> = (0..topic.spec.partitions).collect();
+        for some in numbers.chunks(OPEN_AT_ONCE) {
+            let opening: Vec<_> = some
+                .iter()
+                .map(|&number| self.start_opening(topic, PartitionId(number)))
+                .collect();
+            for opened in opening {
+                partitions.push(opened.await);
+            }
         }
         let open = OpenTopic {
             incarnation: topic.incarnation,
@@ -212,6 +222,16 @@ impl Partitions {
             let partitions = open.partitions.iter().filter_map(|p| p.as_ref().ok());
             partitions.for_each(|partition| partition.retention.set(topic.spec.retention));
         }
+    }
+
+    /// Opens a partition in a task of its own.
+    fn start_opening(
+        self: &Rc<Self>,
+        topic: &Topic,
+        id: PartitionId,
+    ) -> impl Future<Output = Result<Rc<Partition>, Refusal>> + use<> {
+        let (this, topic) = (Rc::clone(self), topic.clone());
+        glommio::spawn_local(async move { this.open_partition(&topic, id).await })
     }
 
     async fn open_partition(&self, topic: &Topic, id: PartitionId) -> Result<Rc<Partition>, Refusal> {

@@ -26,7 +26,8 @@ impl ClientConfig {
         ClientConfig {
             server: server.into(),
             token: None,
-            request_timeout: Duration::from_secs(10),
+            // Longer than a node takes at most for a change of metadata, so that its own answer comes first.
+            request_timeout: Duration::from_secs(35),
             connect_timeout: Duration::from_secs(5),
             name: concat!("tailwater-wire/", env!("CARGO_PKG_VERSION")).to_owned(),
         }
