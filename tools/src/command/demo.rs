@@ -20,7 +20,7 @@ use tokio::sync::mpsc;
 
 use crate::cli::{Demo, Global};
 use crate::command::context::{bar, runtime};
-use crate::command::link::{say_unverifiable, verify_table};
+use crate::command::link::{say_ranges, verify_table};
 use crate::command::node;
 use crate::command::signals::Signals;
 use crate::error::Failure;
@@ -28,7 +28,8 @@ use crate::feed::event::Event;
 use crate::feed::replay::{Pace, Speed, speed_to_fit};
 use crate::feed::source::Source;
 use crate::output::{self, Format, Out};
-use crate::verify::driver::{self, PATIENCE, Row};
+use crate::verify::driver::{self, PATIENCE};
+use crate::verify::row::Row;
 
 /// About how long a replay takes unless a speed was asked for.
 const REPLAY: Duration = Duration::from_secs(10);
@@ -97,7 +98,7 @@ pub fn run(global: &Global, args: &Demo) -> Result<(), Failure> {
 fn print(format: Format, report: &Report) -> Result<(), Failure> {
     let mut out = Out::new();
     out.one(format, report, |report| verify_table(&report.links))?;
-    report.links.iter().for_each(say_unverifiable);
+    report.links.iter().for_each(say_ranges);
     output::note(&format!(
         "{} events in {:.1} s; acknowledged in {} us (p50), {} us (p99); a flush takes {} us (p50)",
         report.produced,
