@@ -20,7 +20,7 @@ use crate::output::Format;
 #[command(name = "tailwater", version, propagate_version = true, max_term_width = 100)]
 #[command(
     after_help = "Exit codes: 0 ok, 1 failed, 2 usage, 3 not found, 4 unreachable or timed out, \
-    5 a verification found something, 130 interrupted."
+    5 a verification found something, 130 interrupted, 143 ended by SIGTERM."
 )]
 pub struct Cli {
     /// Flags of every command.
@@ -57,6 +57,8 @@ pub enum Command {
     /// Run a node in the foreground; SIGTERM drains it.
     Serve(Serve),
     /// Start a node on a temporary directory, fan a tick feed out, and verify every link.
+    ///
+    /// Ctrl-C (exit 130) and SIGTERM (exit 143) end it early; the temporary directory is removed then as well.
     Demo(Demo),
     /// Make, list, describe and delete topics.
     #[command(subcommand)]

@@ -20,6 +20,8 @@ pub mod exit {
     pub const FOUND: u8 = 5;
     /// Interrupted by a person.
     pub const INTERRUPTED: u8 = 130;
+    /// Ended by SIGTERM.
+    pub const TERMINATED: u8 = 143;
 }
 
 /// Why a command ends with another code than 0.
@@ -85,6 +87,12 @@ impl Failure {
     #[must_use]
     pub fn interrupted() -> Failure {
         Failure::silent(exit::INTERRUPTED)
+    }
+
+    /// Someone sent SIGTERM.
+    #[must_use]
+    pub fn terminated() -> Failure {
+        Failure::silent(exit::TERMINATED)
     }
 
     /// The reader of our output went away: the work is done, as far as anyone wants it.
@@ -193,9 +201,10 @@ fn hint_of(code: ErrorCode) -> Option<&'static str> {
             "is a node running there? `tailwater serve` starts one; --server or TAILWATER_SERVER names it",
         ),
         ErrorCode::TopicInUse => Some("detach its links first: `tailwater link list` shows them"),
-        ErrorCode::PartitionLatched => {
-            Some("the node's log says which write failed; restart the node to recover the partition")
-        }
+        ErrorCode::PartitionLatched => Some(
+            "the node's log says why; after a failed write a restart of the node recovers the partition, \
+             a damaged header or a missing segment needs a restore",
+        ),
         ErrorCode::DiskFull => {
             Some("free space in the node's data directory, or shorten a topic's retention")
         }
@@ -218,6 +227,21 @@ mod tests {
         );
         assert_eq!(failure.exit_code(), 3);
         assert_eq!(Failure::usage("-p", "no").exit_code(), 2);
+    }
+
+    #[test]
+    fn a_latched_partition_is_a_failure_with_a_way_out() {
+        let refusal = Refusal::new(ErrorCode::PartitionLatched, "partition 1 of `a`: damaged");
+        let failure = Failure::from(ClientError::Refused(refusal));
+        let text = failure.to_string();
+        assert_eq!(failure.exit_code(), 1);
+        assert!(text.starts_with("error: partition 1 of `a`: damaged (PARTITION_LATCHED)\nhint: "));
+        assert!(
+            ["log", "restart", "restore"]
+                .iter()
+                .all(|word| text.contains(word)),
+            "{text}"
+        );
     }
 
     #[test]

@@ -130,11 +130,8 @@ impl Out {
 pub fn table(columns: &[&str], numbers: &[&str]) -> Table {
     let mut table = Table::new();
     table.load_style(presets::NOTHING);
-    table.set_content_arrangement(if io::stdout().is_terminal() {
-        ContentArrangement::Dynamic
-    } else {
-        ContentArrangement::Disabled
-    });
+    // Never cut to the terminal's width: a row that runs over can be read, cells of three letters a line cannot.
+    table.set_content_arrangement(ContentArrangement::Disabled);
     table.set_header(
         columns
             .iter()

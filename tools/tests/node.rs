@@ -3,6 +3,7 @@
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
+use std::time::Duration;
 
 use serde_json::Value;
 use tempfile::TempDir;
@@ -264,4 +265,71 @@ fn the_demo_fans_a_feed_out() {
     assert_eq!(report["links"][1]["filtered"], 26_840);
     assert!(report["fsync_p50_us"].as_u64() > Some(0));
     assert!(home.join("topics/ticks").is_dir(), "the data was asked to stay");
+}
+
+/// Seen once: SIGTERM, also from `timeout`, left the temporary directory behind.
+#[test]
+fn a_demo_that_is_told_to_end_cleans_up() {
+    for (signal, code) in [("-TERM", 143), ("-INT", 130)] {
+        let temporary = folder();
+        let mut demo = Command::new(env!("CARGO_BIN_EXE_tailwater"))
+            .args(["demo", "--speed", "1"])
+            .env("TMPDIR", temporary.path())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("it runs");
+        let entries = || std::fs::read_dir(temporary.path()).expect("it is there").count();
+        while entries() == 0 {
+            assert!(demo.try_wait().expect("a child").is_none(), "it ended early");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        let kill = Command::new("kill")
+            .args([signal, &demo.id().to_string()])
+            .status();
+        assert!(kill.expect("kill").success());
+        assert_eq!(demo.wait().expect("it ended").code(), Some(code));
+        assert_eq!(entries(), 0, "{signal} left something behind");
+    }
+}
+
+/// Seen once: at 80 columns the cells of `link list` were cut over six lines.
+#[test]
+fn a_narrow_terminal_does_not_cut_cells() {
+    let data = folder();
+    let node = Node::start(data.path());
+    for topic in ["orders", "copies"] {
+        node.json(&["topic", "create", topic]);
+    }
+    node.json(&["link", "attach", "orders", "copies"]);
+    for (command, row) in [("link list", "orders"), ("link verify orders copies", "orders")] {
+        // The second is a terminal that does not know its size.
+        for columns in [40, 0] {
+            let line = format!(
+                "stty cols {columns}; {} {command}",
+                env!("CARGO_BIN_EXE_tailwater")
+            );
+            let output = Command::new("script")
+                .args(["--quiet", "--return", "--command", &line, "/dev/null"])
+                .env("TAILWATER_SERVER", &node.server)
+                .env("TERM", "xterm")
+                .stdin(Stdio::null())
+                .output()
+                .expect("`script` is there");
+            let text = String::from_utf8_lossy(&output.stdout);
+            let whole = |parts: [&str; 4]| {
+                text.lines()
+                    .any(|line| parts.iter().all(|part| line.contains(part)))
+            };
+            assert!(output.status.success(), "{text}");
+            assert!(
+                whole(["PARENT", "CHILD", "EPOCH", "FILTERED"]),
+                "{command} at {columns}:\n{text}"
+            );
+            assert!(
+                whole([row, "copies", "0", " "]),
+                "{command} at {columns}:\n{text}"
+            );
+        }
+    }
 }

@@ -68,7 +68,11 @@ pub fn run_until_interrupted(work: impl Future<Output = Result<(), Failure>>) ->
     result
 }
 
-fn runtime() -> Result<Runtime, Failure> {
+/// A runtime on this thread.
+///
+/// # Errors
+/// When the machine has none to give.
+pub fn runtime() -> Result<Runtime, Failure> {
     Builder::new_current_thread()
         .enable_all()
         .build()

@@ -19,15 +19,17 @@ use tempfile::TempDir;
 use tokio::sync::mpsc;
 
 use crate::cli::{Demo, Global};
-use crate::command::context::{bar, run_until_interrupted};
-use crate::command::link::{say_unverifiable, verify_table};
+use crate::command::context::{bar, runtime};
+use crate::command::link::{say_ranges, verify_table};
 use crate::command::node;
+use crate::command::signals::Signals;
 use crate::error::Failure;
 use crate::feed::event::Event;
 use crate::feed::replay::{Pace, Speed, speed_to_fit};
 use crate::feed::source::Source;
 use crate::output::{self, Format, Out};
-use crate::verify::driver::{self, PATIENCE, Row};
+use crate::verify::driver::{self, PATIENCE};
+use crate::verify::row::Row;
 
 /// About how long a replay takes unless a speed was asked for.
 const REPLAY: Duration = Duration::from_secs(10);
@@ -61,10 +63,13 @@ struct Report {
 /// Runs it.
 ///
 /// # Errors
-/// Exit 5 when a link is not as it must be; or what kept the demo from its end.
+/// Exit 5 when a link is not as it must be; that a signal ended it; or what kept the demo from its end.
 pub fn run(global: &Global, args: &Demo) -> Result<(), Failure> {
     node::start_log("warn,openraft=error");
     let source = Source::survey(args.input.as_deref())?;
+    // Before there is anything to clean up: a signal that comes while the node starts is not lost.
+    let runtime = runtime()?;
+    let mut signals = runtime.block_on(async { Signals::new() })?;
     let home = Home::choose(args)?;
     let ephemeral = std::net::SocketAddr::from(([127, 0, 0, 1], 0));
     let node = node::start(NodeConfig {
@@ -74,19 +79,18 @@ pub fn run(global: &Global, args: &Demo) -> Result<(), Failure> {
         ..NodeConfig::default()
     })?;
     let server = node.listen_addr().to_string();
-    let mut report = None;
-    let played = run_until_interrupted(async {
-        report = Some(play(server, source, args.speed).await?);
-        Ok(())
+    let played = runtime.block_on(async {
+        tokio::select! {
+            report = play(server, source, args.speed) => report,
+            failure = signals.next() => Err(failure),
+        }
     });
+    runtime.shutdown_background();
     let fsync_p50_us = node.fsync_p50_us();
     let stopped = node.stop().map_err(|error| node::stop_failure(&error));
     home.leave();
-    played?;
+    let mut report = played?;
     stopped?;
-    let Some(mut report) = report else {
-        return Ok(());
-    };
     report.fsync_p50_us = fsync_p50_us;
     print(Format::for_document(global.output), &report)
 }
@@ -94,7 +98,7 @@ pub fn run(global: &Global, args: &Demo) -> Result<(), Failure> {
 fn print(format: Format, report: &Report) -> Result<(), Failure> {
     let mut out = Out::new();
     out.one(format, report, |report| verify_table(&report.links))?;
-    report.links.iter().for_each(say_unverifiable);
+    report.links.iter().for_each(say_ranges);
     output::note(&format!(
         "{} events in {:.1} s; acknowledged in {} us (p50), {} us (p99); a flush takes {} us (p50)",
         report.produced,

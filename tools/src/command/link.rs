@@ -11,7 +11,8 @@ use crate::cli;
 use crate::command::context::{Context, counter};
 use crate::error::Failure;
 use crate::output::{self, Format};
-use crate::verify::driver::{self, PATIENCE, Row};
+use crate::verify::driver::{self, PATIENCE};
+use crate::verify::row::Row;
 
 /// How often a draining link is looked at.
 const DRAIN_POLL: Duration = Duration::from_millis(100);
@@ -252,14 +253,14 @@ async fn verify(context: &mut Context, pair: &cli::Pair) -> Result<(), Failure> 
     context
         .out
         .one(format, &row, |row| verify_table(std::slice::from_ref(row)))?;
-    say_unverifiable(&row);
+    say_ranges(&row);
     if row.ok { Ok(()) } else { Err(Failure::found()) }
 }
 
 /// The table of verified links, for people.
 #[must_use]
 pub fn verify_table(rows: &[Row]) -> comfy_table::Table {
-    let columns = [
+    let mut columns = vec![
         "parent",
         "child",
         "epoch",
@@ -277,10 +278,15 @@ pub fn verify_table(rows: &[Row]) -> comfy_table::Table {
         "max late",
         "ok",
     ];
+    // Only when there is something to say.
+    let is_stalled = rows.iter().any(|row| row.stalled.is_some());
+    if is_stalled {
+        columns.push("stalled");
+    }
     let mut table = output::table(&columns, &columns[4..15]);
     for row in rows {
         let number = |n: u64| n.to_string();
-        table.add_row([
+        let mut cells = vec![
             row.parent.clone(),
             row.child.clone(),
             row.epoch.clone(),
@@ -297,14 +303,24 @@ pub fn verify_table(rows: &[Row]) -> comfy_table::Table {
             number(row.pending),
             output::millis_text(row.max_late_ms),
             if row.ok { "yes" } else { "NO" }.to_owned(),
-        ]);
+        ];
+        if is_stalled {
+            cells.push(row.stalled.clone().unwrap_or_else(|| "-".to_owned()));
+        }
+        table.add_row(cells);
     }
     table
 }
 
-/// Says on standard error which ranges a verification could not look at.
-pub fn say_unverifiable(row: &Row) {
+/// Says on standard error where unexpected records stand, and which ranges a verification could not look at.
+pub fn say_ranges(row: &Row) {
     const SHOWN: usize = 20;
+    for range in &row.unexpected_ranges {
+        output::note(&format!(
+            "unexpected: {} -> {}: child partition {} has records of partition {} that should not be there, offsets {} to {}",
+            row.parent, row.child, range.child_partition, range.partition, range.from, range.to
+        ));
+    }
     for range in row.unverifiable.iter().take(SHOWN) {
         let child = range
             .child_partition

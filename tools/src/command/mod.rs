@@ -8,6 +8,7 @@ pub mod produce;
 pub mod consume;
 pub mod inspect;
 pub mod node;
+pub mod signals;
 pub mod serve;
 pub mod demo;
 

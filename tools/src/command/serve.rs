@@ -5,10 +5,10 @@ use std::time::Duration;
 use serde::Serialize;
 use tailwater_node::config::NodeConfig;
 use tokio::runtime::Builder;
-use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::cli::{Global, Serve};
 use crate::command::node;
+use crate::command::signals::Signals;
 use crate::error::{Failure, exit};
 use crate::output::{self, Format, Out};
 
@@ -57,7 +57,7 @@ pub fn run(global: &Global, args: &Serve) -> Result<(), Failure> {
     runtime.block_on(async {
         loop {
             tokio::select! {
-                () = signals.next() => break,
+                _ = signals.next() => break,
                 () = tokio::time::sleep(ALIVE_POLL), if !node.has_ended() => {}
                 () = std::future::ready(()), if node.has_ended() => break,
             }
@@ -71,30 +71,8 @@ pub fn run(global: &Global, args: &Serve) -> Result<(), Failure> {
         reason = "a person who asks twice does not wait for the drain"
     )]
     std::thread::spawn(move || {
-        runtime.block_on(signals.interrupt.recv());
+        runtime.block_on(signals.interrupt());
         std::process::exit(i32::from(exit::INTERRUPTED));
     });
     node.stop().map_err(|error| node::stop_failure(&error))
-}
-
-struct Signals {
-    terminate: Signal,
-    interrupt: Signal,
-}
-
-impl Signals {
-    fn new() -> Result<Signals, Failure> {
-        let listen = |kind| signal(kind).map_err(|error| Failure::local("signals", error, "IO"));
-        Ok(Signals {
-            terminate: listen(SignalKind::terminate())?,
-            interrupt: listen(SignalKind::interrupt())?,
-        })
-    }
-
-    async fn next(&mut self) {
-        tokio::select! {
-            _ = self.terminate.recv() => {}
-            _ = self.interrupt.recv() => {}
-        }
-    }
 }

@@ -7,10 +7,13 @@
 //! - a parent record that the child's stream passed over, or that never came: **missing**;
 //! - a child record at or below the last one seen: **duplicate** (one that came out of order counts as missing at its
 //!   place and as duplicate where it stands);
-//! - a child record that the parent's stream does not have: **unexpected**;
+//! - a child record that the parent's stream does not have, that the parent has not committed yet, or that was copied
+//!   from another history of the parent: **unexpected**;
 //! - a child record whose key, value, headers or timestamp differ from the parent's: **differing**;
 //! - a child record that the delay gate let pass before its parent record was due: **early**. Without a delay there is
 //!   no gate, and nothing is early.
+
+use std::ops::Range;
 
 use bytes::Bytes;
 
@@ -47,6 +50,8 @@ pub struct ChildItem {
     pub commit_time: u64,
     /// When the delay gate let it pass, nanoseconds since the epoch.
     pub released_at: u64,
+    /// It was copied from another history of the parent partition than the one that it is compared with.
+    pub foreign: bool,
     /// What it holds.
     pub content: Content,
 }
@@ -89,7 +94,8 @@ pub struct Tally {
     pub duplicate: u64,
     /// Child records let pass before they were due.
     pub early: u64,
-    /// Child records that the parent does not have, or has for another child partition or not past the filter.
+    /// Child records that the parent does not have, or has for another child partition or not past the filter, or that
+    /// come from another history; also above the range.
     pub unexpected: u64,
     /// Child records that are not equal to their parent record.
     pub differing: u64,
@@ -123,6 +129,9 @@ impl Tally {
     }
 }
 
+/// The most ranges of unexpected records that are kept for a pair of partitions.
+const RANGES_MAX: usize = 4;
+
 /// Compares the streams of one pair of partitions.
 #[derive(Debug, Clone)]
 pub struct Decider {
@@ -130,6 +139,12 @@ pub struct Decider {
     /// verification began.
     from: u64,
     to: u64,
+    /// What the parent has committed, as far as it was asked; at or above the end of the range.
+    end: u64,
+    /// Where unexpected records stand, the first few: from the lowest of them in a row to behind the highest.
+    unexpected: Vec<Range<u64>>,
+    /// Whether the last child record was an unexpected one, and stands in the last of these ranges.
+    in_a_row: bool,
     /// The link's first offset; below `from` when retention took records since.
     attached_at: u64,
     delay_ns: u64,
@@ -151,6 +166,9 @@ impl Decider {
         Decider {
             from,
             to,
+            end: to,
+            unexpected: Vec::new(),
+            in_a_row: false,
             attached_at,
             delay_ns,
             seen_to: attached_at,
@@ -171,11 +189,45 @@ impl Decider {
         self.blind_to
     }
 
+    /// What the parent is known to have committed: a child record at or above it is unexpected. Ask again after such a
+    /// record was read, and before it is compared: it may have been committed and copied meanwhile.
+    #[must_use]
+    pub fn parent_end(&self) -> u64 {
+        self.end
+    }
+
+    /// The parent has committed this much by now.
+    pub fn parent_reaches(&mut self, end: u64) {
+        self.end = self.end.max(end);
+    }
+
+    /// Where unexpected records stand: the first few ranges of parent offsets.
+    #[must_use]
+    pub fn unexpected(&self) -> &[Range<u64>] {
+        &self.unexpected
+    }
+
     /// Compares the parent's front with the child's next record, and says which to move on. A child record is
     /// presented again until the answer is not [`Advance::Parent`].
     pub fn compare(&mut self, head: Head<'_>, child: &ChildItem) -> Advance {
+        let unexpected = self.tally.unexpected;
+        let advance = self.place(head, child);
+        if advance != Advance::Parent {
+            if child.foreign && self.tally.unexpected == unexpected {
+                self.tally.unexpected += 1;
+            }
+            let found = self.tally.unexpected > unexpected;
+            self.in_a_row = found && self.note_unexpected(child.parent_offset);
+        }
+        advance
+    }
+
+    fn place(&mut self, head: Head<'_>, child: &ChildItem) -> Advance {
         let offset = child.parent_offset;
         if offset >= self.to {
+            if offset >= self.end {
+                self.tally.unexpected += 1;
+            }
             return Advance::Child;
         }
         if offset < self.seen_to {
@@ -183,9 +235,9 @@ impl Decider {
                 self.tally.unexpected += 1;
             } else {
                 self.tally.duplicate += 1;
+                self.finding(offset);
             }
             self.tally.records += 1;
-            self.finding(offset);
             return Advance::Child;
         }
         match head {
@@ -212,7 +264,6 @@ impl Decider {
                 if offset >= self.blind_to {
                     self.tally.records += 1;
                     self.tally.unexpected += 1;
-                    self.finding(offset);
                 }
                 Advance::Child
             }
@@ -259,278 +310,27 @@ impl Decider {
         self.tally.max_late_ns = self.tally.max_late_ns.max(child.commit_time.saturating_sub(due));
     }
 
+    /// Keeps where an unexpected record stands; false when there are ranges enough.
+    fn note_unexpected(&mut self, offset: u64) -> bool {
+        self.finding(offset);
+        let last = self.unexpected.last_mut().filter(|_| self.in_a_row);
+        if let Some(last) = last
+            && offset >= last.start
+        {
+            last.end = last.end.max(offset + 1);
+            return true;
+        }
+        let has_room = self.unexpected.len() < RANGES_MAX;
+        if has_room {
+            self.unexpected.push(offset..offset + 1);
+        }
+        has_room
+    }
+
     fn finding(&mut self, offset: u64) {
         self.tally.first_finding.get_or_insert(offset);
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const DELAY: u64 = 1_000;
-
-    fn content(of: u64) -> Content {
-        Content {
-            value: Bytes::from(of.to_string()),
-            ..Content::default()
-        }
-    }
-
-    /// Parent record `n` is committed at `n * 10`.
-    fn parent(offset: u64) -> ParentItem {
-        ParentItem {
-            offset,
-            commit_time: offset * 10,
-            content: content(offset),
-        }
-    }
-
-    /// Its copy, released when it is due and committed 3 later.
-    fn child(offset: u64) -> ChildItem {
-        ChildItem {
-            parent_offset: offset,
-            commit_time: offset * 10 + DELAY + 3,
-            released_at: offset * 10 + DELAY,
-            content: content(offset),
-        }
-    }
-
-    enum Part {
-        Has(std::ops::Range<u64>),
-        Gap(u64),
-    }
-
-    /// Runs the merge as the driver does, all parent records from `overdue_before` on not being due.
-    fn run(mut decider: Decider, parents: &[Part], children: &[ChildItem], overdue_before: u64) -> Tally {
-        let mut stream = parents.iter().flat_map(|part| -> Vec<Result<ParentItem, u64>> {
-            match part {
-                Part::Has(range) => range.clone().map(|offset| Ok(parent(offset))).collect(),
-                Part::Gap(to) => vec![Err(*to)],
-            }
-        });
-        let mut front = stream.next();
-        for child in children {
-            loop {
-                let head = match &front {
-                    Some(Ok(item)) => Head::Item(item),
-                    Some(Err(to)) => Head::Gap { to: *to },
-                    None => Head::End,
-                };
-                let advance = decider.compare(head, child);
-                if advance != Advance::Child {
-                    front = stream.next();
-                }
-                if advance != Advance::Parent {
-                    break;
-                }
-            }
-        }
-        while let Some(one) = front {
-            if let Ok(item) = one {
-                decider.child_ended(&item, overdue_before);
-            }
-            front = stream.next();
-        }
-        *decider.tally()
-    }
-
-    /// Parent records 10..20 of a link that was attached at 10, against these child records.
-    fn check(children: &[ChildItem], want: Tally) {
-        let decider = Decider::new(10, 10, 20, DELAY);
-        let have = run(decider, &[Part::Has(10..20)], children, u64::MAX);
-        assert_eq!(have, want);
-        let findings = want.missing + want.duplicate + want.early + want.unexpected + want.differing;
-        assert_eq!(want.is_ok(), findings == 0);
-    }
-
-    fn children(offsets: impl IntoIterator<Item = u64>) -> Vec<ChildItem> {
-        offsets.into_iter().map(child).collect()
-    }
-
-    fn clean() -> Tally {
-        Tally {
-            records: 10,
-            expected: 10,
-            max_late_ns: 3,
-            ..Tally::default()
-        }
-    }
-
-    #[test]
-    fn a_whole_child_is_clean() {
-        check(&children(10..20), clean());
-    }
-
-    #[test]
-    fn what_came_after_the_range_is_passed_over() {
-        check(&children(10..25), clean());
-    }
-
-    #[test]
-    fn a_missing_record_is_found_wherever_it_is() {
-        for lost in 10..20 {
-            let want = Tally {
-                records: 9,
-                missing: 1,
-                first_finding: Some(lost),
-                ..clean()
-            };
-            check(&children((10..20).filter(|&offset| offset != lost)), want);
-        }
-    }
-
-    #[test]
-    fn a_duplicate_is_found_wherever_it_is() {
-        for (twice, at) in [(10, 11), (12, 15), (19, 20), (10, 20)] {
-            let mut offsets: Vec<u64> = (10..20).collect();
-            offsets.insert(at - 10, twice);
-            let want = Tally {
-                records: 11,
-                duplicate: 1,
-                first_finding: Some(twice),
-                ..clean()
-            };
-            check(&children(offsets), want);
-        }
-    }
-
-    #[test]
-    fn a_reordered_record_is_missing_at_its_place_and_a_duplicate_where_it_stands() {
-        let want = Tally {
-            missing: 1,
-            duplicate: 1,
-            first_finding: Some(13),
-            ..clean()
-        };
-        check(&children([10, 11, 12, 14, 13, 15, 16, 17, 18, 19]), want);
-    }
-
-    #[test]
-    fn an_early_record_is_found() {
-        let mut early = children(10..20);
-        early[4].released_at -= 1;
-        let want = Tally {
-            early: 1,
-            first_finding: Some(14),
-            ..clean()
-        };
-        check(&early, want);
-    }
-
-    #[test]
-    fn without_a_delay_nothing_is_early() {
-        let mut children = children(10..20);
-        children.iter_mut().for_each(|child| child.released_at = 0);
-        let have = run(
-            Decider::new(10, 10, 20, 0),
-            &[Part::Has(10..20)],
-            &children,
-            u64::MAX,
-        );
-        assert_eq!((have.early, have.records, have.is_ok()), (0, 10, true));
-    }
-
-    #[test]
-    fn an_altered_record_is_found() {
-        let alter: [fn(&mut Content); 4] = [
-            |content| content.value = Bytes::from_static(b"other"),
-            |content| content.key = Some(Bytes::new()),
-            |content| content.headers = Bytes::from_static(b"h"),
-            |content| content.timestamp = 1,
-        ];
-        for alter in alter {
-            let mut altered = children(10..20);
-            alter(&mut altered[9].content);
-            let want = Tally {
-                differing: 1,
-                first_finding: Some(19),
-                ..clean()
-            };
-            check(&altered, want);
-        }
-    }
-
-    #[test]
-    fn a_copy_from_before_the_attach_is_unexpected() {
-        let want = Tally {
-            records: 11,
-            unexpected: 1,
-            first_finding: Some(9),
-            ..clean()
-        };
-        check(&children(9..20), want);
-    }
-
-    #[test]
-    fn a_copy_that_the_filter_should_have_held_back_is_unexpected() {
-        let decider = Decider::new(10, 10, 20, DELAY);
-        let have = run(
-            decider,
-            &[Part::Has(10..14), Part::Has(15..20)],
-            &children(10..20),
-            u64::MAX,
-        );
-        let want = Tally {
-            expected: 9,
-            unexpected: 1,
-            first_finding: Some(14),
-            ..clean()
-        };
-        assert_eq!(have, want);
-    }
-
-    #[test]
-    fn what_is_not_due_is_pending_and_what_is_due_is_missing() {
-        let decider = Decider::new(10, 10, 20, DELAY);
-        let have = run(decider, &[Part::Has(10..20)], &children(10..15), 170);
-        let want = Tally {
-            records: 5,
-            expected: 7,
-            missing: 2,
-            pending: 3,
-            first_finding: Some(15),
-            ..clean()
-        };
-        assert_eq!(have, want);
-    }
-
-    #[test]
-    fn what_retention_took_is_neither_missing_nor_unexpected() {
-        let decider = Decider::new(10, 14, 20, DELAY);
-        let have = run(decider, &[Part::Has(14..20)], &children(12..20), u64::MAX);
-        let six = Tally {
-            records: 6,
-            expected: 6,
-            ..clean()
-        };
-        assert_eq!(have, six, "the parent's log starts after the attach offset");
-
-        let decider = Decider::new(10, 10, 20, DELAY);
-        let parents = [Part::Has(10..12), Part::Gap(16), Part::Has(16..20)];
-        let have = run(
-            decider,
-            &parents,
-            &children([10, 11, 13, 16, 17, 18, 19]),
-            u64::MAX,
-        );
-        assert_eq!(have, six, "a gap opened in the parent's log");
-
-        let mut decider = Decider::new(10, 10, 20, DELAY);
-        decider.child_starts_after(14);
-        let have = run(decider, &[Part::Has(10..20)], &children(14..20), u64::MAX);
-        assert_eq!(have, six, "the child's log starts late");
-    }
-
-    #[test]
-    fn an_empty_child_misses_everything_that_is_due() {
-        let want = Tally {
-            records: 0,
-            missing: 10,
-            max_late_ns: 0,
-            first_finding: Some(10),
-            ..clean()
-        };
-        check(&[], want);
-    }
-}
+mod tests;

@@ -7,7 +7,6 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use serde::Serialize;
 use tailwater_node::fanout::filter::Filter;
 use tailwater_node::fanout::rekey::Rekey;
 use tailwater_wire::batch::header::{BatchHeader, BatchKind};
@@ -21,6 +20,7 @@ use tailwater_wire::meta::{Link, Topic};
 
 use crate::clock;
 use crate::verify::decider::{Advance, ChildItem, Decider, Tally};
+use crate::verify::row::{Row, UNEXPECTED_RANGES_MAX, Unexpected, Unverifiable, stalled_for_good};
 use crate::verify::stream::{ParentStream, Source, Wanted, content, corrupt, next_batch};
 
 /// How long what is due is waited for, without a sign of progress.
@@ -32,60 +32,6 @@ const SLAB_BYTES_MIN: u64 = 64 << 10;
 const MEMORY_BYTES: u64 = 64 << 20;
 /// How long one read waits at the end of a child partition.
 const POLL: Duration = Duration::from_millis(500);
-
-/// A range of parent offsets that could not be verified.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Unverifiable {
-    /// The parent's partition.
-    pub partition: u32,
-    /// The child's partition; none when no child partition can be verified over the range.
-    pub child_partition: Option<u32>,
-    /// The first offset.
-    pub from: u64,
-    /// Behind the last one.
-    pub to: u64,
-    /// What took the records.
-    pub why: &'static str,
-}
-
-/// What a verification came to: one row.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Row {
-    /// The topic that is copied.
-    pub parent: String,
-    /// The topic that receives the copies.
-    pub child: String,
-    /// The attachment.
-    pub epoch: String,
-    /// How long records are held back.
-    pub delay_ms: u64,
-    /// Child records of this epoch in the range.
-    pub records: u64,
-    /// Parent records that the child must hold.
-    pub expected: u64,
-    /// Of these, not in the child.
-    pub missing: u64,
-    /// Child records that were there before, or out of order.
-    pub duplicate: u64,
-    /// Child records that came before they were due.
-    pub early: u64,
-    /// Child records that should not be there.
-    pub unexpected: u64,
-    /// Child records that are not equal to their parent record.
-    pub differing: u64,
-    /// Parent records that retention removed before they were copied, as the cursors counted them.
-    pub dropped: u64,
-    /// Parent records that the filter held back.
-    pub filtered: u64,
-    /// Parent records that are not due yet.
-    pub pending: u64,
-    /// The longest time between due and committed in the child.
-    pub max_late_ms: u64,
-    /// What could not be verified.
-    pub unverifiable: Vec<Unverifiable>,
-    /// Nothing missing, twice, early, out of place or altered.
-    pub ok: bool,
-}
 
 /// Verifies a link over what its parent holds now. What is due is waited for, for
 /// `patience` without a sign of progress. `progress` hears how many child records were compared.
@@ -108,6 +54,7 @@ pub async fn verify(
     let mut total = Tally::default();
     let mut filtered = 0;
     let mut unverifiable = job.removed.clone();
+    let mut unexpected_ranges = Vec::new();
     for bucket in 0..job.child.spec.partitions {
         let mut work = Bucket::new(&job, PartitionId(bucket));
         work.run(&mut patience, &mut |tally| progress(total.records + tally))
@@ -117,12 +64,15 @@ pub async fn verify(
             filtered += pair.stream.filtered;
         }
         unverifiable.append(&mut work.unverifiable());
+        unexpected_ranges.extend(work.unexpected());
+        unexpected_ranges.truncate(UNEXPECTED_RANGES_MAX);
     }
     let status = client.list_links(Some(parent)).await?;
     let same = status.iter().find(|status| status.link.epoch == job.link.epoch);
     let dropped = same.map_or(0, |status| {
         status.cursors.iter().map(|cursor| cursor.dropped).sum()
     });
+    let stalled = same.and_then(stalled_for_good);
     Ok(Row {
         parent: parent.to_string(),
         child: child.to_string(),
@@ -140,7 +90,9 @@ pub async fn verify(
         pending: total.pending,
         max_late_ms: total.max_late_ns / 1_000_000,
         unverifiable,
-        ok: total.is_ok(),
+        unexpected_ranges,
+        ok: total.is_ok() && stalled.is_none(),
+        stalled,
     })
 }
 
@@ -285,6 +237,8 @@ struct PairWork {
     decider: Decider,
     /// Whether a batch of this pair was met.
     met: bool,
+    /// Whether the parent was asked for its end after the slab at hand was read.
+    asked: bool,
 }
 
 /// One child partition.
@@ -315,6 +269,7 @@ impl<'a> Bucket<'a> {
                 stream: ParentStream::new(job.client.clone(), source.clone(), wanted, job.slab_bytes()),
                 decider: Decider::new(attached_at, source.from, source.to, delay_ns),
                 met: false,
+                asked: false,
             }
         };
         Bucket {
@@ -388,6 +343,7 @@ impl<'a> Bucket<'a> {
     }
 
     async fn take(&mut self, child: &Source, near: u64, mut slab: Bytes) -> Result<(), ClientError> {
+        self.pairs.iter_mut().for_each(|pair| pair.asked = false);
         while let Some((header, bytes)) = next_batch(child, near, &mut slab)? {
             let Writer::Origin(origin) = header.writer else {
                 continue;
@@ -401,7 +357,9 @@ impl<'a> Bucket<'a> {
             }
             pair.met = true;
             if header.kind == BatchKind::Data {
-                pair.compare(child, &header, &bytes).await?;
+                let parent = &self.job.sources[origin.partition.0 as usize];
+                pair.compare(&self.job.client, parent, child, &header, &bytes)
+                    .await?;
             }
         }
         Ok(())
@@ -448,6 +406,18 @@ impl<'a> Bucket<'a> {
         Ok(())
     }
 
+    fn unexpected(&self) -> impl Iterator<Item = Unexpected> {
+        let pairs = self.pairs.iter().zip(&self.job.sources);
+        pairs.flat_map(|(pair, source)| {
+            pair.decider.unexpected().iter().map(|range| Unexpected {
+                partition: source.partition.0,
+                child_partition: self.bucket.0,
+                from: range.start,
+                to: range.end,
+            })
+        })
+    }
+
     fn unverifiable(&self) -> Vec<Unverifiable> {
         let mut ranges = Vec::new();
         for (pair, source) in self.pairs.iter().zip(&self.job.sources) {
@@ -485,11 +455,28 @@ impl<'a> Bucket<'a> {
 impl PairWork {
     async fn compare(
         &mut self,
+        client: &Client,
+        parent: &Source,
         child: &Source,
         header: &BatchHeader,
         bytes: &Bytes,
     ) -> Result<(), ClientError> {
-        for item in &child_items(child, header, bytes)? {
+        let items = child_items(parent, child, header, bytes)?;
+        let top = items.iter().map(|item| item.parent_offset).max();
+        if top.is_some_and(|top| top >= self.decider.parent_end()) && !self.asked {
+            // The slab was read before: what the parent does not have now, it did not have when that was copied.
+            let found = client
+                .find_offset(&parent.topic, parent.partition, Place::Tail)
+                .await?;
+            if found.lineage != parent.lineage {
+                let place = format!("topic {}: partition {}", parent.topic, parent.partition);
+                let what = format!("{place}: its history was replaced while it was verified");
+                return Err(refused(ErrorCode::StaleLineage, what));
+            }
+            self.decider.parent_reaches(found.high_water_mark.0);
+            self.asked = true;
+        }
+        for item in &items {
             loop {
                 let Some(head) = self.stream.peek() else {
                     self.stream.fill().await?;
@@ -508,16 +495,23 @@ impl PairWork {
     }
 }
 
-fn child_items(child: &Source, header: &BatchHeader, bytes: &Bytes) -> Result<Vec<ChildItem>, ClientError> {
+fn child_items(
+    parent: &Source,
+    child: &Source,
+    header: &BatchHeader,
+    bytes: &Bytes,
+) -> Result<Vec<ChildItem>, ClientError> {
     let near = header.base_offset.0;
     let view = BatchView::parse(bytes).map_err(|error| corrupt(child, near, &error.to_string()))?;
     let origin = view.body().and_then(|body| body.origin.as_ref());
     let origin = origin.ok_or_else(|| corrupt(child, near, "a copy that does not name its origin"))?;
     let released_at = origin.released_at.to_native();
+    let foreign = origin.lineage.to_native() != parent.lineage.as_u64();
     let items = view.records().map(|record| ChildItem {
         parent_offset: record.origin.unwrap_or(Offset::ZERO).0,
         commit_time: header.commit_time.0,
         released_at,
+        foreign,
         content: content(bytes, &record),
     });
     Ok(items.collect())

@@ -2,6 +2,7 @@
 
 pub mod decider;
 pub mod stream;
+pub mod row;
 pub mod driver;
 
 #[cfg(test)]

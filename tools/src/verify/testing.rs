@@ -50,6 +50,12 @@ impl Log {
         self.batches.remove(index);
     }
 
+    /// Removes a batch and what follows it, as the loss of a segment does; their offsets are free again.
+    pub fn lose_from(&mut self, index: usize) {
+        self.end = self.batches.get(index).map_or(self.end, |&(base, _)| base);
+        self.batches.truncate(index);
+    }
+
     /// Removes everything below a batch, as retention does.
     pub fn retain_from(&mut self, index: usize) {
         self.batches.drain(..index);

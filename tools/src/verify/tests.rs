@@ -12,7 +12,7 @@ use tailwater_wire::batch::view::BatchIter;
 use tailwater_wire::client::config::ClientConfig;
 use tailwater_wire::client::handle::Client;
 use tailwater_wire::ids::{
-    CommitTime, Delay, Epoch, Offset, OriginId, OwnerEpoch, PartitionId, TopicName, Writer,
+    CommitTime, Delay, Epoch, Lineage, Offset, OriginId, OwnerEpoch, PartitionId, TopicName, Writer,
 };
 use tailwater_wire::message::{CursorStatus, LinkStatus};
 use tailwater_wire::meta::{Durability, Link, LinkOptions, Retention, Topic, TopicSpec};
@@ -20,7 +20,8 @@ use tailwater_wire::partitioner::Partitioner;
 use tailwater_wire::record::Record;
 
 use crate::clock;
-use crate::verify::driver::{self, Row};
+use crate::verify::driver;
+use crate::verify::row::Row;
 use crate::verify::testing::{INCARNATION, LINEAGE, Log, World, serve};
 
 const EPOCH: Epoch = Epoch([7; 8]);
@@ -35,6 +36,8 @@ struct Setting {
     world: World,
     options: LinkOptions,
     attached_at: u64,
+    /// The history of the parent that the copies name.
+    copied_from: Lineage,
 }
 
 fn name(text: &str) -> TopicName {
@@ -79,6 +82,7 @@ impl Setting {
             world: World::default(),
             options,
             attached_at,
+            copied_from: LINEAGE,
         };
         setting.world.topics = vec![
             topic("parent", PARENTS, Partitioner::Murmur2),
@@ -148,7 +152,7 @@ impl Setting {
                     epoch: EPOCH,
                     partition: PartitionId(partition),
                 },
-                lineage: LINEAGE,
+                lineage: self.copied_from,
                 released_at: header.commit_time.plus(self.options.delay),
                 from,
                 next,
@@ -406,4 +410,99 @@ fn what_is_due_is_waited_for() {
     });
     assert!(row.ok, "{row:?}");
     assert_eq!(row.records, 1_800);
+}
+
+#[test]
+fn copies_of_what_the_parent_no_longer_has_are_unexpected() {
+    let mut setting = Setting::new(LinkOptions::default(), 0);
+    setting.world.log("parent", 1).lose_from(7);
+    let row = setting.verify();
+    assert!(!row.ok, "{row:?}");
+    assert_eq!((row.records, row.expected, row.unexpected), (1_550, 1_550, 250));
+    assert_eq!((row.missing, row.duplicate, row.differing), (0, 0, 0));
+    assert!(!row.unexpected_ranges.is_empty());
+    for range in &row.unexpected_ranges {
+        assert!(
+            range.partition == 1 && range.from >= 350 && range.to <= 600,
+            "{row:?}"
+        );
+    }
+}
+
+#[test]
+fn copies_of_a_parent_that_lost_everything_are_unexpected() {
+    let mut setting = Setting::new(LinkOptions::default(), 120);
+    setting.world.log("parent", 2).lose_from(0);
+    let row = setting.verify();
+    assert!(!row.ok, "{row:?}");
+    assert_eq!((row.expected, row.unexpected), (960, 480));
+}
+
+#[test]
+fn what_is_committed_and_copied_meanwhile_is_no_finding() {
+    let mut setting = Setting::new(LinkOptions::default(), 0);
+    // A copy of partition 2 comes late, so that the verification still looks when partition 0 grows.
+    let mut late = Vec::new();
+    setting
+        .child_logs()
+        .into_iter()
+        .for_each(|log| *log = Log::default());
+    for partition in 0..PARENTS {
+        setting.copy(partition, |bucket, batch| {
+            let is_late = match partition {
+                0 => batch.end > Offset(300),
+                2 => bucket == 0 && batch.end == Offset(RECORDS),
+                _ => false,
+            };
+            if is_late {
+                late.push((bucket, batch.bytes.clone()));
+            }
+            !is_late
+        });
+    }
+    assert!(late.len() > 6, "{}", late.len());
+    let whole = setting.world.log("parent", 0).clone();
+    setting.world.log("parent", 0).lose_from(6);
+    let row = setting.verify_while(move |world| {
+        *world.log("parent", 0) = whole;
+        for (bucket, batch) in late {
+            world.log("child", bucket).append(&batch, clock::now_nanos());
+        }
+    });
+    assert_eq!(row.expected, 1_500);
+    assert!(row.ok, "{row:?}");
+}
+
+#[test]
+fn copies_from_another_history_of_the_parent_are_unexpected() {
+    let mut setting = Setting::new(LinkOptions::default(), 0);
+    setting
+        .child_logs()
+        .into_iter()
+        .for_each(|log| *log = Log::default());
+    setting.copied_from = Lineage([3; 8]);
+    (0..PARENTS).for_each(|partition| setting.copy(partition, |_, _| true));
+    let row = setting.verify();
+    assert!(!row.ok, "{row:?}");
+    assert_eq!((row.records, row.missing, row.unexpected), (1_800, 0, 1_800));
+}
+
+#[test]
+fn a_link_that_stands_still_for_good_is_not_ok() {
+    for (why, ok) in [
+        (
+            "diverged: the parent's record 9 is not the one that was copied",
+            false,
+        ),
+        ("position ahead: 9 is above the parent's end 5", false),
+        ("child regressed: it acknowledged up to 9 and now says 5", false),
+        ("child: BUSY", true),
+    ] {
+        let mut setting = Setting::new(LinkOptions::default(), 0);
+        setting.world.links[0].cursors[1].stalled = Some(why.to_owned());
+        let row = setting.verify();
+        assert_eq!(row.ok, ok, "{row:?}");
+        let want = (!ok).then(|| format!("partition 1: {why}"));
+        assert_eq!(row.stalled, want);
+    }
 }

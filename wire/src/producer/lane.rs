@@ -69,6 +69,8 @@ pub(crate) struct Lane {
     hold_until: Option<Duration>,
     /// In a row.
     failures: u32,
+    /// Why the producer was not opened at the last attempt.
+    not_opened: Option<Failure>,
 }
 
 /// What a failure means for one batch.
@@ -95,6 +97,7 @@ impl Lane {
             rewinding: false,
             hold_until: None,
             failures: 0,
+            not_opened: None,
         }
     }
 
@@ -279,6 +282,7 @@ impl Lane {
         match result {
             Ok((writer, sequence)) => {
                 self.failures = 0;
+                self.not_opened = None;
                 self.state = State::Open { writer, sequence };
             }
             Err(failure) => {
@@ -286,7 +290,9 @@ impl Lane {
                 // Opening twice is harmless, so only a refusal for good ends it.
                 if self.judge(&failure, false).again {
                     self.back_off(now);
+                    self.not_opened = Some(failure);
                 } else {
+                    self.not_opened = None;
                     self.fail_gathering(&failure, out);
                 }
             }
@@ -378,8 +384,24 @@ impl Lane {
         }
         let not_open = matches!(self.state, State::Closed { .. } | State::Opening { .. });
         if not_open && self.gathering.front().is_some_and(|front| is_late(front.since)) {
-            let why = "the node did not open the producer in time".to_owned();
-            self.fail_gathering(&Failure::Unreachable(why), out);
+            let failure = self.opened_too_late(config.delivery_timeout);
+            self.fail_gathering(&failure, out);
+        }
+    }
+
+    /// Why nothing was sent within the time that a delivery has: what kept the producer from being opened.
+    fn opened_too_late(&self, after: Duration) -> Failure {
+        let within = humantime::format_duration(after);
+        match &self.not_opened {
+            Some(Failure::Unreachable(why)) => Failure::Unreachable(why.clone()),
+            Some(reason) => Failure::Refused(Refusal::new(
+                ErrorCode::TimedOut,
+                format!(
+                    "partition {}: the producer was not opened within {within}, at last: {reason}",
+                    self.partition
+                ),
+            )),
+            None => Failure::TimedOut(after),
         }
     }
 

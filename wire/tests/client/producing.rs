@@ -126,6 +126,44 @@ async fn what_was_not_done_is_tried_again() {
 }
 
 #[tokio::test]
+async fn a_partition_that_is_latched_fails_at_once() {
+    let fake = Fake::start(1).await;
+    let client = client(&fake).await;
+    let producer = producer(&client, ProducerOptions::default()).await;
+    fake.state()
+        .faults
+        .push_back(Fault::Refuse(ErrorCode::PartitionLatched));
+    let delivery = producer.send(record(0)).await.expect("accepted");
+    let outcome = timeout(Duration::from_secs(5), delivery).await;
+    let error = outcome.expect("at once").expect_err("it takes nothing");
+    assert_eq!(
+        (error.code(), error.exit_code()),
+        (ErrorCode::PartitionLatched, 1)
+    );
+    let later = producer.send(record(1)).await.expect("accepted");
+    later.await.expect("it was recovered");
+}
+
+#[tokio::test]
+async fn a_producer_that_is_not_opened_in_time_says_what_kept_it() {
+    let fake = Fake::start(1).await;
+    let client = client(&fake).await;
+    let options = ProducerOptions {
+        delivery_timeout: Duration::from_millis(300),
+        ..ProducerOptions::default()
+    };
+    let producer = producer(&client, options).await;
+    let refusals = std::iter::repeat_n(Fault::Refuse(ErrorCode::DiskFull), 100);
+    fake.state().faults.extend(refusals);
+    let delivery = producer.send(record(0)).await.expect("accepted");
+    let error = delivery.await.expect_err("never opened");
+    assert_eq!((error.code(), error.exit_code()), (ErrorCode::TimedOut, 4));
+    let text = error.to_string();
+    assert!(text.contains("DISK_FULL") && text.contains("300ms"), "{text}");
+    assert_eq!(fake.state().produces, 0);
+}
+
+#[tokio::test]
 async fn a_refusal_for_good_reaches_the_delivery_and_the_flush() {
     let fake = Fake::start(1).await;
     let client = client(&fake).await;
