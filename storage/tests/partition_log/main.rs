@@ -7,4 +7,5 @@ mod support;
 mod append;
 mod failures;
 mod flushes;
+mod missing;
 mod recovery;
