@@ -9,3 +9,4 @@ mod failures;
 mod flushes;
 mod missing;
 mod recovery;
+mod shortened;
