@@ -60,13 +60,19 @@ pub enum OpenError {
         /// The base offset in its header.
         found: Offset,
     },
-    /// A segment between two others is gone.
-    #[error("{}: follows the segment at offset {expected}, which is not there", path.display())]
+    /// A segment between two others, or the one that the log ended with, is gone.
+    #[error("{}: this segment is missing; {} shows that it was there", missing.display(), shown_by.display())]
     MissingSegment {
-        /// The segment after the gap.
-        path: PathBuf,
-        /// The base offset of the segment that it follows.
-        expected: Offset,
+        /// The segment that is not there.
+        missing: PathBuf,
+        /// The segment that follows it, or the index of one that was sealed when it was begun.
+        shown_by: PathBuf,
+    },
+    /// All segments are gone, and what only a log leaves behind is still there.
+    #[error("all segments of the log are missing; {} shows that there was one", shown_by.display())]
+    NoSegments {
+        /// An index or a cursor file.
+        shown_by: PathBuf,
     },
     /// Sound checksums, and a content that contradicts itself.
     #[error("{}: {what}", path.display())]

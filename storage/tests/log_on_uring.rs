@@ -121,8 +121,7 @@ async fn run(root: PathBuf) {
     }
 }
 
-#[test]
-fn a_log_lives_on_the_real_disk() {
+fn on_an_executor<F: Future<Output = ()> + 'static>(run: impl FnOnce(PathBuf) -> F + Send + 'static) {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().to_path_buf();
     let watchdog = Watchdog::start(WatchdogOptions::default(), Box::new(|_, _| {})).unwrap();
@@ -134,4 +133,116 @@ fn a_log_lives_on_the_real_disk() {
         .unwrap()
         .join()
         .unwrap();
+}
+
+#[test]
+fn a_log_lives_on_the_real_disk() {
+    on_an_executor(run);
+}
+
+/// Commits one record to a batch and one batch to a round, then closes.
+async fn fill(disk: &UringDisk, log: &Log, records: u64) {
+    for n in 0..records {
+        let bytes = batch(log.next_offset().0, 9_000);
+        let view = BatchView::parse(&bytes).unwrap();
+        let end = log
+            .append(bytes.clone(), &view, CommitTime(n), None)
+            .expect("appends")
+            .end;
+        let committed = log.committed(end);
+        while log.needs_round() {
+            commit_round(disk, std::slice::from_ref(log), CommitTime(n)).await;
+        }
+        committed.await.expect("committed");
+    }
+    log.close(CommitTime(9_000)).await.expect("closes");
+}
+
+/// How many records a log gives, and what it passes over.
+async fn read_through(log: &Log) -> (u64, Vec<std::ops::Range<Offset>>) {
+    let (mut from, mut records, mut quarantined) = (log.log_start(), 0, Vec::new());
+    while from < log.high_water_mark() {
+        let slab = log.read(from, ReadLimits::default()).await.expect("reads");
+        records += slab.records;
+        quarantined.extend(slab.quarantined.iter().cloned());
+        from = slab.next_offset;
+    }
+    (records, quarantined)
+}
+
+// Incident: a sealed segment was truncated to a length that is no multiple of a block while the node was stopped, and
+// every read of the partition failed with `position or length is not a multiple of 4096`.
+async fn cut_at_rest(root: PathBuf) {
+    const RECORDS: u64 = 60;
+    let disk = UringDisk::start(&root, FailedFlushes::default())
+        .await
+        .expect("a disk");
+    for (n, len) in [
+        0,
+        1,
+        100,
+        4_095,
+        4_096,
+        4_097,
+        100_000,
+        200_000,
+        200_704,
+        (256 << 10) - 1,
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let dir = root.join(format!("p{n:05}"));
+        fill(&disk, &open(&disk, dir.clone(), n as u32, 0).await, RECORDS).await;
+        let first = dir.join("00000000000000000000.log");
+        std::fs::File::options()
+            .write(true)
+            .open(&first)
+            .and_then(|file| file.set_len(len))
+            .unwrap();
+        let log = open(&disk, dir.clone(), n as u32, 0).await;
+        let (records, quarantined) = read_through(&log).await;
+        let lost: u64 = quarantined.iter().map(|range| range.end.0 - range.start.0).sum();
+        assert_eq!(
+            (records + lost, quarantined.len() <= 1),
+            (RECORDS, true),
+            "cut to {len}"
+        );
+        // Record n lies in 3 blocks from 2 + 3n on; 20 of them fill the segment, with two blocks of zeros behind.
+        let whole = len.saturating_sub(8_192).div_ceil(4_096) / 3;
+        let lost_from = Some(Offset(whole)).filter(|_| whole < 20);
+        assert_eq!(
+            quarantined.first().map(|range| range.start),
+            lost_from,
+            "cut to {len}"
+        );
+        log.close(CommitTime(9_000)).await.expect("closes");
+        drop(log);
+        // The active one, by the same lengths where it still has its header and checkpoint.
+        let last = segment_names(&dir).pop().unwrap();
+        if len > 8_192 {
+            let file = std::fs::File::options().write(true).open(&last).unwrap();
+            file.set_len(file.metadata().unwrap().len().min(len) - 1).unwrap();
+            let log = open(&disk, dir, n as u32, 0).await;
+            let (records, quarantined) = read_through(&log).await;
+            assert!(quarantined.len() <= 1, "cut to {len}");
+            fill(&disk, &log, 10).await;
+            let log = open(&disk, log.dir().to_owned(), n as u32, 0).await;
+            assert_eq!(read_through(&log).await, (records + 10, quarantined));
+        }
+    }
+}
+
+fn segment_names(dir: &std::path::Path) -> Vec<PathBuf> {
+    let names = std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path());
+    let mut logs: Vec<PathBuf> = names
+        .filter(|path| path.extension().is_some_and(|e| e == "log"))
+        .collect();
+    logs.sort();
+    logs
+}
+
+#[test]
+fn a_segment_that_was_cut_is_read_up_to_the_cut() {
+    on_an_executor(cut_at_rest);
 }

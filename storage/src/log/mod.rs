@@ -234,6 +234,10 @@ impl<D: Disk> PartitionLog<D> {
     /// What stands against it; the log is closed all the same.
     pub async fn close(self: &Rc<Self>, now: CommitTime) -> Result<(), CommitError> {
         let outcome = self.settle(now).await;
+        if outcome.is_ok() {
+            // So that a segment that goes missing while the node is stopped is noticed.
+            self.save_indexes().await;
+        }
         let prepared = {
             let mut state = self.state.borrow_mut();
             if !state.closed {

@@ -14,7 +14,7 @@ use crate::dedup::table::DedupTable;
 use crate::disk::device::{BLOCK, Disk, DiskResult, File, OpenMode};
 use crate::disk::latch::Latch;
 use crate::error::{OpenError, RecoveryReport};
-use crate::layout::{PartitionEntry, parse_partition_entry, segment_name};
+use crate::layout::{PartitionEntry, index_name, parse_partition_entry, segment_name};
 use crate::log::PartitionLog;
 use crate::log::options::{LogIdentity, LogOptions};
 use crate::log::segments::{Sealed, Segments, index_of};
@@ -22,12 +22,18 @@ use crate::log::state::LogState;
 use crate::log::waiters::Waiters;
 use crate::segment::appender::{Active, BeginError, begin, prepare};
 use crate::segment::format::{FormatError, SegmentHeader, data_start};
+use crate::segment::index::SparseIndex;
+use crate::segment::recovery::Hole;
 
 /// What is in a partition's directory.
 #[derive(Default)]
 struct Names {
     /// Base offsets, rising.
     segments: Vec<Offset>,
+    /// Base offsets that index files are named by, rising.
+    indexes: Vec<Offset>,
+    /// Something that only a log with a segment leaves here.
+    trace: Option<String>,
     /// Files without a place in the log.
     leftovers: Vec<String>,
 }
@@ -64,7 +70,8 @@ pub(super) struct Opener<'a, D: Disk> {
 }
 
 impl<D: Disk> PartitionLog<D> {
-    /// Opens the log in a directory. An absent or empty one is made, with its first segment and a fresh lineage.
+    /// Opens the log in a directory. An absent or empty one is made, with its first segment and a fresh lineage; one
+    /// that holds traces of a log and no segment is refused.
     ///
     /// `random` gives nonces, lineages and file numbers; `now` is the owner's clock.
     ///
@@ -137,31 +144,87 @@ impl<D: Disk> Opener<'_, D> {
         self.disk.create_dir_all(self.dir).await?;
         let names = self.names().await?;
         let Some((&last, earlier)) = names.segments.split_last() else {
+            // A crash while the first segment was made leaves prepared and temporary names alone.
+            if let Some(trace) = names.trace {
+                return Err(OpenError::NoSegments {
+                    shown_by: self.dir.join(trace),
+                });
+            }
             self.remove_leftovers(&names.leftovers).await?;
             return self.create().await;
         };
-        let mut headers = Vec::with_capacity(names.segments.len());
-        for &base in &names.segments {
-            headers.push(self.header(base, headers.last()).await?);
+        let mut earlier_files = Vec::with_capacity(earlier.len());
+        let mut previous = None;
+        for &base in earlier {
+            earlier_files.push(self.sealed_file(base, previous).await?);
+            previous = Some(base);
         }
-        let last_header = headers[earlier.len()].0.clone();
+        let (file, _) = self.file(last).await?;
+        let last_header = self.header(last, &file, previous).await?;
+        self.check_end(&last_header, &names.indexes).await?;
         let mut sealed = VecDeque::with_capacity(earlier.len() + 1);
-        for (at, (header, bytes)) in headers[..earlier.len()].iter().enumerate() {
-            let next = &headers[at + 1].0;
-            sealed.push_back(Sealed {
-                base: header.base_offset,
-                end: next.base_offset,
-                path: self.path(header.base_offset),
-                nonce: header.nonce,
-                data_start: header.data_start(),
-                bytes: *bytes,
-                last_commit_time: next.commit_time_floor,
-                loaded: None,
-                holes: Rc::from([]),
-                index_unsaved: false,
-            });
+        let mut end = (last, last_header.commit_time_floor);
+        for (&base, (header, bytes)) in earlier.iter().zip(&earlier_files).rev() {
+            sealed.push_front(self.sealed(base, end, header.as_ref(), *bytes));
+            // Of a segment whose header is gone nothing is known; the next one's floor is no earlier.
+            end = (base, header.as_ref().map_or(end.1, |h| h.commit_time_floor));
         }
+        let lost = sealed.iter().flat_map(|s| s.holes.iter());
+        self.report.quarantined = lost.map(|hole| hole.offsets.clone()).collect();
         self.recover(last, last_header, sealed, &names.leftovers).await
+    }
+
+    /// A sealed segment that ends where the next one begins, with the next one's commit time floor. One that was cut
+    /// before the end of its header holds nothing that could be told from anything else: all of it is quarantined.
+    fn sealed(
+        &self,
+        base: Offset,
+        (end, last_commit_time): (Offset, CommitTime),
+        header: Option<&SegmentHeader>,
+        bytes: u64,
+    ) -> Sealed<D::File> {
+        let lost = Hole {
+            offsets: base..end,
+            resume: None,
+        };
+        Sealed {
+            base,
+            end,
+            path: self.path(base),
+            nonce: header.map_or(0, |h| h.nonce),
+            data_start: header.map_or(BLOCK as u64, SegmentHeader::data_start),
+            bytes,
+            last_commit_time,
+            loaded: None,
+            holes: header.map_or_else(|| Rc::from([lost]), |_| Rc::from([])),
+            index_unsaved: false,
+        }
+    }
+
+    /// Refuses a log whose last segment was followed by another one: going on would hand out offsets a second time.
+    ///
+    /// A segment's index file is written only after the next segment is durable under its name, so an index of the last
+    /// segment, or of a later one that is not there, shows that the log went on. Retention removes only the oldest.
+    async fn check_end(&self, last: &SegmentHeader, indexes: &[Offset]) -> Result<(), OpenError> {
+        let Some(&highest) = indexes.last().filter(|&&base| base >= last.base_offset) else {
+            return Ok(());
+        };
+        let shown_by = self.dir.join(index_name(highest));
+        let missing = if highest > last.base_offset {
+            Some(highest)
+        } else {
+            // One that cannot be read shows nothing; one of another nonce is of an older file of this name.
+            let bytes = self.disk.read_small(&shown_by).await?.unwrap_or_default();
+            let read = SparseIndex::decode(&bytes).ok();
+            read.filter(|(of, _)| of.nonce == last.nonce)
+                .map(|(of, _)| of.end)
+        };
+        missing.map_or(Ok(()), |base| {
+            Err(OpenError::MissingSegment {
+                missing: self.path(base),
+                shown_by,
+            })
+        })
     }
 
     pub(super) fn path(&self, base: Offset) -> PathBuf {
@@ -170,20 +233,23 @@ impl<D: Disk> Opener<'_, D> {
 
     async fn names(&self) -> DiskResult<Names> {
         let mut names = Names::default();
-        let mut indexes = Vec::new();
         for entry in self.disk.list(self.dir).await? {
             match parse_partition_entry(&entry.name) {
                 PartitionEntry::Segment(base) => names.segments.push(base),
-                PartitionEntry::Index(base) => indexes.push((base, entry.name)),
+                PartitionEntry::Index(base) => {
+                    names.indexes.push(base);
+                    names.trace = Some(entry.name);
+                }
                 PartitionEntry::Prepared(_) | PartitionEntry::Temporary => names.leftovers.push(entry.name),
-                PartitionEntry::Cursor(_) | PartitionEntry::Foreign => {}
+                PartitionEntry::Cursor(_) => names.trace = Some(entry.name),
+                PartitionEntry::Foreign => {}
             }
         }
         names.segments.sort_unstable();
-        let orphans = indexes
-            .into_iter()
-            .filter(|(base, _)| names.segments.binary_search(base).is_err());
-        names.leftovers.extend(orphans.map(|(_, name)| name));
+        names.indexes.sort_unstable();
+        let mut orphans = names.indexes.clone();
+        orphans.retain(|base| names.segments.binary_search(base).is_err());
+        names.leftovers.extend(orphans.into_iter().map(index_name));
         Ok(names)
     }
 
@@ -194,14 +260,34 @@ impl<D: Disk> Opener<'_, D> {
         Ok(())
     }
 
-    /// A segment's header and length, checked against its name, this log, and the segment before it.
+    async fn file(&self, base: Offset) -> DiskResult<(D::File, u64)> {
+        let file = self.disk.open(&self.path(base), OpenMode::Read).await?;
+        let bytes = file.len().await?;
+        Ok((file, bytes))
+    }
+
+    /// A sealed segment's header and length; no header when the file ends before it does.
+    async fn sealed_file(
+        &self,
+        base: Offset,
+        previous: Option<Offset>,
+    ) -> Result<(Option<SegmentHeader>, u64), OpenError> {
+        let (file, bytes) = self.file(base).await?;
+        if bytes < BLOCK as u64 {
+            return Ok((None, bytes));
+        }
+        let header = self.header(base, &file, previous).await?;
+        Ok((Some(header), bytes))
+    }
+
+    /// A segment's header, checked against its name, this log, and the segment before it.
     async fn header(
         &self,
         base: Offset,
-        previous: Option<&(SegmentHeader, u64)>,
-    ) -> Result<(SegmentHeader, u64), OpenError> {
+        file: &D::File,
+        previous: Option<Offset>,
+    ) -> Result<SegmentHeader, OpenError> {
         let path = self.path(base);
-        let file = self.disk.open(&path, OpenMode::Read).await?;
         let block = file.read_at(0, BLOCK).await?;
         let header = SegmentHeader::decode(&block).map_err(|error| self.bad_header(base, error))?;
         if header.incarnation != self.identity.incarnation {
@@ -224,16 +310,13 @@ impl<D: Disk> Opener<'_, D> {
                 found: header.base_offset,
             });
         }
-        if let Some((previous, _)) = previous
-            && header.previous_base != Some(previous.base_offset)
-        {
+        if previous.is_some() && header.previous_base != previous {
             return Err(OpenError::MissingSegment {
-                path,
-                expected: header.previous_base.unwrap_or(Offset::ZERO),
+                missing: self.path(header.previous_base.unwrap_or(Offset::ZERO)),
+                shown_by: path,
             });
         }
-        let bytes = file.len().await?;
-        Ok((header, bytes))
+        Ok(header)
     }
 
     pub(super) fn bad_header(&self, base: Offset, error: FormatError) -> OpenError {

@@ -36,7 +36,7 @@ impl<D: Disk> Opener<'_, D> {
     ) -> Result<Recovered<D::File>, OpenError> {
         let path = self.path(base);
         let file = self.disk.open(&path, OpenMode::ReadWrite).await?;
-        let capacity = file.len().await? / BLOCK as u64 * BLOCK as u64;
+        let capacity = file.len().await?;
         let mut dedup = self.checkpoint(&file, &header).await?;
         let found = scan(&file, header.nonce, header.data_start(), capacity).await?;
         self.report.bytes_scanned = found.bytes;
@@ -56,11 +56,22 @@ impl<D: Disk> Opener<'_, D> {
         let all_times = found.found.iter().map(|f| f.header.commit_time);
         let last_commit_time = all_times.max().unwrap_or_default().max(header.commit_time_floor);
         let proved_commit_time = last_proved_commit_time(&plan, header.commit_time_floor);
-        self.report.quarantined = plan.holes.iter().map(|hole| hole.offsets.clone()).collect();
+        let holes = plan.holes.iter().map(|hole| hole.offsets.clone());
+        self.report.quarantined.extend(holes);
         self.report.dropped_batches = plan.dropped;
         let (proved, unproved) = plan.kept.split_at(plan.kept_proved);
         replay(&mut dedup, proved, plan.proved_through);
         let index = index_of(proved, self.options.index_interval_bytes);
+        // A segment is prepared in whole blocks before it has its name: one of another length was cut since, and how much
+        // was in it nobody knows. Offsets that were handed out may be used again (SPEC.md D12).
+        let was_cut = !capacity.is_multiple_of(BLOCK as u64);
+        if was_cut {
+            tracing::error!(
+                topic = %self.identity.topic, partition = %self.identity.partition, path = %path.display(),
+                "the file was cut to {capacity} bytes: the log goes on at {} with a new lineage", plan.next_offset,
+            );
+        }
+        let verdict = if was_cut { Verdict::Rewrite } else { plan.verdict };
         let old = Active {
             file,
             path,
@@ -68,7 +79,7 @@ impl<D: Disk> Opener<'_, D> {
             capacity,
             header,
         };
-        let recovered = match plan.verdict {
+        let recovered = match verdict {
             Verdict::Continue { position } => Recovered {
                 lineage: old.header.lineage,
                 segments: Segments::new(
@@ -93,8 +104,8 @@ impl<D: Disk> Opener<'_, D> {
                 let copied = self.copy(&old, unproved, plan.proved_through, nonce).await?;
                 // A `written` topic may have released what is lost now, and gives those offsets out again.
                 let lineage = match self.options.durability {
-                    Durability::Fsync => old.header.lineage,
-                    Durability::Written => Lineage::from_u64((self.random)()),
+                    Durability::Fsync if !was_cut => old.header.lineage,
+                    Durability::Fsync | Durability::Written => Lineage::from_u64((self.random)()),
                 };
                 let d = plan.proved_through;
                 let (previous, old) = self.seal(old, d, proved_commit_time, index, &plan);

@@ -94,8 +94,9 @@ impl<D: Disk> PartitionLog<D> {
     }
 
     /// Writes the index files that sealed segments lack. One that cannot be written is made again from the segment when
-    /// it is needed, so an error here harms nothing but speed.
-    async fn save_indexes(&self) {
+    /// it is needed, so an error here harms nothing but speed and, until the log rolls again, the proof that the segment
+    /// was followed by another: a segment is sealed here only when the next one is durable under its name, never before.
+    pub(super) async fn save_indexes(&self) {
         loop {
             let unsaved = {
                 let mut state = self.state.borrow_mut();

@@ -2,7 +2,8 @@
 //!
 //! It never answers more than where to begin: the reader goes on from there, batch by batch. While a segment is
 //! active its index is in memory; a sealed segment's is also a file, which may be lost or stale at any time and
-//! is then made anew from the segment. Little-endian:
+//! is then made anew from the segment. It is written after the next segment is durable, and so proves that there was one.
+//! Little-endian:
 //!
 //! ```text
 //!   0  magic "TWIX"            u32 |  24  base offset         u64

@@ -38,7 +38,7 @@ pub struct Source<F> {
     pub nonce: u64,
     /// Where its first chunk lies.
     pub data_start: u64,
-    /// Behind everything that may be read.
+    /// Behind everything that may be read; no multiple of [`BLOCK`] when the file was cut.
     pub data_end: u64,
     /// Where to begin.
     pub index: Rc<SparseIndex>,
@@ -204,7 +204,8 @@ impl<F: File> Walk<F> {
     }
 }
 
-/// Searches `[from, to)` of a file, both multiples of [`BLOCK`], for batches of a nonce.
+/// Searches `[from, to)` of a file for batches of a nonce. `from` is a multiple of [`BLOCK`]; `to` need not be one, and
+/// may lie behind the file's end: a file that was cut is as long as whoever cut it left it.
 ///
 /// # Errors
 /// A read that failed.
@@ -212,13 +213,14 @@ pub async fn scan<F: File>(file: &F, nonce: u64, from: u64, to: u64) -> DiskResu
     let mut scanner = Scanner::new(nonce, from);
     let mut position = from;
     while position < to {
-        let len = (to - position).min(SCAN_BYTES as u64);
-        let bytes = file.read_at(position, len as usize).await?;
-        if bytes.is_empty() {
+        let left = (to - position).min(SCAN_BYTES as u64) as usize;
+        let wanted = left.next_multiple_of(BLOCK);
+        let bytes = file.read_at(position, wanted).await?;
+        scanner.push(&bytes[..bytes.len().min(left)]);
+        position += bytes.len() as u64;
+        if bytes.len() < wanted {
             break;
         }
-        position += bytes.len() as u64;
-        scanner.push(&bytes);
     }
     Ok(scanner.finish())
 }

@@ -64,7 +64,7 @@ impl Scan {
     }
 }
 
-/// A search in progress: bytes are pushed in file order, in pieces of any multiple of 64.
+/// A search in progress: bytes are pushed in file order, in pieces of any multiple of 64, the last one of any length.
 #[derive(Debug)]
 pub struct Scanner {
     nonce: u64,

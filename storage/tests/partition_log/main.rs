@@ -7,4 +7,6 @@ mod support;
 mod append;
 mod failures;
 mod flushes;
+mod missing;
 mod recovery;
+mod shortened;
