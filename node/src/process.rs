@@ -16,7 +16,8 @@ use tailwater_storage::disk::watchdog::{Watchdog, WatchdogOptions};
 use crate::config::{ConfigError, NodeConfig};
 use crate::control::admin_http::{self, AdminState};
 use crate::control::request::{CONTROL_QUEUE, ControlRequest, SHARD_QUEUE, ShardCommand};
-use crate::control::service::Control;
+use crate::control::service::{Bounds, Control};
+use crate::control::space::Space;
 use crate::ingress::dispatch::Identity;
 use crate::metastore::handle::{Metastore, Options as MetastoreOptions};
 use crate::shard::{self, ShardError, ShardSetup};
@@ -103,7 +104,7 @@ struct ControlSetup {
     admin: std::net::TcpListener,
     requests: flume::Receiver<ControlRequest>,
     shards: Vec<flume::Sender<ShardCommand>>,
-    partitions_max: Option<u64>,
+    bounds: Bounds,
     exporter: Exporter,
     ready: Arc<AtomicBool>,
     stop: Arc<tokio::sync::Notify>,
@@ -152,9 +153,13 @@ impl Node {
             admin,
             requests,
             shards: vec![shard_commands.clone()],
-            partitions_max: open_files.map(|files| {
-                files.saturating_sub(config.connections_max as u64 + OTHER_FILES) / FILES_PER_PARTITION
-            }),
+            bounds: Bounds {
+                partitions_max: open_files.map(|files| {
+                    files.saturating_sub(config.connections_max as u64 + OTHER_FILES) / FILES_PER_PARTITION
+                }),
+                space: Space::new(&config.data),
+                segment_bytes_first: config.log.segment_bytes_first,
+            },
             exporter: Exporter::new(vec![Arc::clone(&counters)], Arc::clone(&watchdog)),
             ready: Arc::clone(&ready),
             stop: Arc::clone(&stop_control),
@@ -293,7 +298,7 @@ async fn control_main(setup: ControlSetup) -> Result<(), String> {
         admin,
         requests,
         shards,
-        partitions_max,
+        bounds,
         exporter,
         ready,
         stop,
@@ -310,7 +315,7 @@ async fn control_main(setup: ControlSetup) -> Result<(), String> {
         }
     };
     let _starter_gone = started.send(Ok(metastore.identity().cluster_id.to_string()));
-    let control = Arc::new(Control::new(metastore, shards, exporter, partitions_max));
+    let control = Arc::new(Control::new(metastore, shards, exporter, bounds));
     let admin = tokio::net::TcpListener::from_std(admin).map_err(|e| e.to_string())?;
     let admin = tokio::spawn(admin_http::serve(
         admin,

@@ -2,5 +2,6 @@
 
 pub mod request;
 pub mod service;
+pub mod space;
 pub mod admin_http;
 pub mod admin_socket;

@@ -12,6 +12,7 @@ use tailwater_wire::message::{AttachRequest, DetachRequest, LinkStatus, Reply, R
 use tailwater_wire::meta::{Link, MetaSnapshot, TopicSpec};
 
 use crate::control::request::{Answer, ControlRequest, ShardCommand};
+use crate::control::space::Space;
 use crate::fanout::filter::Filter;
 use crate::metastore::command::{Attach, Command, Outcome};
 use crate::metastore::handle::{AttachCheck, Metastore};
@@ -28,8 +29,17 @@ pub struct Control {
     shards: Vec<flume::Sender<ShardCommand>>,
     exporter: Exporter,
     changes: tokio::sync::Mutex<()>,
+    bounds: Bounds,
+}
+
+/// What the machine gives: changes that would ask for more are refused before they are made.
+pub struct Bounds {
     /// Partitions that the process has files for; no bound without.
-    partitions_max: Option<u64>,
+    pub partitions_max: Option<u64>,
+    /// The data directory's filesystem.
+    pub space: Space,
+    /// What a new partition takes to begin with, in bytes.
+    pub segment_bytes_first: u64,
 }
 
 impl Control {
@@ -39,14 +49,15 @@ impl Control {
         metastore: Metastore,
         shards: Vec<flume::Sender<ShardCommand>>,
         exporter: Exporter,
-        partitions_max: Option<u64>,
+        bounds: Bounds,
     ) -> Control {
+        bounds.space.make_room();
         Control {
             metastore,
             shards,
             exporter,
             changes: tokio::sync::Mutex::default(),
-            partitions_max,
+            bounds,
         }
     }
 
@@ -93,6 +104,7 @@ impl Control {
     async fn client(&self, request: Request) -> Result<Reply, Refusal> {
         let change = async {
             let _one_at_a_time = self.changes.lock().await;
+            self.bounds.space.make_room();
             match request {
                 Request::CreateTopic(spec) => self.create_topic(spec).await,
                 Request::DeleteTopic(name) => self.delete_topic(name).await,
@@ -120,6 +132,7 @@ impl Control {
         let command = Command::CreateTopic { spec, incarnation };
         self.metastore.check(&command)?;
         self.check_files(wanted)?;
+        self.bounds.space.check(wanted, self.bounds.segment_bytes_first)?;
         match self.metastore.propose(command).await? {
             Outcome::TopicCreated(topic) => {
                 self.publish().await;
@@ -137,7 +150,7 @@ impl Control {
             .values()
             .map(|topic| u64::from(topic.spec.partitions))
             .sum();
-        match self.partitions_max {
+        match self.bounds.partitions_max {
             Some(most) if present + wanted > most => {
                 let what = format!(
                     "there would be {} partitions, and the process may open files for {most} (RLIMIT_NOFILE): raise \

@@ -32,6 +32,8 @@ use crate::signal::Signal;
 
 /// How often cursors are compared with what should run.
 const RECONCILE_EVERY: Duration = Duration::from_secs(1);
+/// Every so many passes, partitions that found no room are opened again.
+const OPEN_AGAIN_PASSES: u64 = 5;
 /// One position is stored in this time at most: 50 a second.
 const STORE_EVERY: Duration = Duration::from_millis(20);
 
@@ -76,7 +78,13 @@ impl Cursors {
 
     /// Compares once a second and on every change, for the life of the shard.
     pub async fn reconcile_loop(self: Rc<Cursors>) {
-        while !self.draining.get() {
+        for pass in 0u64.. {
+            if self.draining.get() {
+                return;
+            }
+            if pass.is_multiple_of(OPEN_AGAIN_PASSES) && self.shared.partitions.open_again().await {
+                self.owned_version.set(self.owned_version.get() + 1);
+            }
             self.pass().await;
             let changed = async {
                 self.changed.wait().await;

@@ -162,15 +162,13 @@ impl Metastore {
     /// # Errors
     /// See [`MetastoreError`]. A log that turns out unreadable later ends the process.
     pub async fn open(data: &Path, node_id: u64, options: Options) -> Result<Metastore, MetastoreError> {
-        let database = Arc::new(Database::open(data, node_id, ClusterId(rand::random()))?);
+        let Opened {
+            database,
+            log,
+            machine,
+        } = open_files(data, node_id)?;
         let identity = database.identity();
         let config = options.raft_config(identity.cluster_id)?;
-        let unreadable = |source: StoreError| MetastoreError::Damaged {
-            path: database.path().to_owned(),
-            what: source.chain(),
-        };
-        let log = LogStore::open(database.clone()).map_err(unreadable)?;
-        let machine = StateMachine::open(database.clone()).map_err(unreadable)?;
         let shared = machine.shared();
         let raft = Raft::new(node_id, Arc::new(config), NoPeers, log, machine)
             .await
@@ -442,6 +440,39 @@ impl Metastore {
         }
         tracing::error!("the metadata file is still open after the engine has stopped");
     }
+}
+
+/// What is read from the file before the engine starts.
+struct Opened {
+    database: Arc<Database>,
+    log: LogStore,
+    machine: StateMachine,
+}
+
+/// Opens and reads the file through, on a thread of its own: redb panics on some kinds of damage, and that is an error
+/// like any other then (the incident: bytes flipped in its pages at rest ended the start with a backtrace).
+fn open_files(data: &Path, node_id: u64) -> Result<Opened, MetastoreError> {
+    let owned = data.to_owned();
+    let open = move || {
+        let database = Arc::new(Database::open(&owned, node_id, ClusterId(rand::random()))?);
+        let unreadable = |source: StoreError| MetastoreError::Damaged {
+            path: database.path().to_owned(),
+            what: source.chain(),
+        };
+        let log = LogStore::open(database.clone()).map_err(unreadable)?;
+        let machine = StateMachine::open(database.clone()).map_err(unreadable)?;
+        Ok(Opened {
+            database,
+            log,
+            machine,
+        })
+    };
+    std::thread::spawn(open).join().unwrap_or_else(|_| {
+        Err(MetastoreError::Damaged {
+            path: data.to_owned(),
+            what: "its pages contradict each other".to_owned(),
+        })
+    })
 }
 
 impl Confirmed {

@@ -66,7 +66,7 @@ pub struct Partitions {
 }
 
 struct OpenTopic {
-    incarnation: Incarnation,
+    topic: Topic,
     partitions: Vec<Result<Rc<Partition>, Refusal>>,
 }
 
@@ -146,7 +146,7 @@ impl Partitions {
                 format!("there is no topic `{topic}`"),
             ));
         };
-        if incarnation.is_some_and(|wanted| wanted != open.incarnation) {
+        if incarnation.is_some_and(|wanted| wanted != open.topic.incarnation) {
             let what = format!("`{topic}` was deleted and created anew since this position was handed out");
             return Err(Refusal::new(ErrorCode::StaleIncarnation, what));
         }
@@ -178,7 +178,7 @@ impl Partitions {
     /// The life of a topic that is open here.
     #[must_use]
     pub fn incarnation(&self, topic: &TopicName) -> Option<Incarnation> {
-        self.topics.borrow().get(topic).map(|open| open.incarnation)
+        self.topics.borrow().get(topic).map(|open| open.topic.incarnation)
     }
 
     /// Names and lives of what is open here.
@@ -187,7 +187,7 @@ impl Partitions {
         self.topics
             .borrow()
             .iter()
-            .map(|(name, open)| (name.clone(), open.incarnation))
+            .map(|(name, open)| (name.clone(), open.topic.incarnation))
             .collect()
     }
 
@@ -211,7 +211,7 @@ impl Partitions {
             }
         }
         let open = OpenTopic {
-            incarnation: topic.incarnation,
+            topic: topic.clone(),
             partitions,
         };
         self.topics.borrow_mut().insert(name.clone(), open);
@@ -275,10 +275,45 @@ impl Partitions {
             }
             Err(error) => {
                 tracing::error!(topic = %name, partition = id.0, %error, "cannot open a partition; it is not served");
-                self.counters.latched.add(1);
-                Err(unopened(&name, id, &error))
+                let refusal = unopened(&name, id, &error);
+                if refusal.code != ErrorCode::DiskFull {
+                    self.counters.latched.add(1);
+                }
+                Err(refusal)
             }
         }
+    }
+
+    /// Opens partitions again that could not be opened for want of room. Says whether any was.
+    pub async fn open_again(self: &Rc<Self>) -> bool {
+        let full = |found: &Result<Rc<Partition>, Refusal>| {
+            found
+                .as_ref()
+                .is_err_and(|refusal| refusal.code == ErrorCode::DiskFull)
+        };
+        let waiting: Vec<(Topic, u32)> = {
+            let topics = self.topics.borrow();
+            let of = |open: &OpenTopic| {
+                let numbers = (0u32..).zip(&open.partitions).filter(|(_, found)| full(found));
+                numbers
+                    .map(|(number, _)| (open.topic.clone(), number))
+                    .collect::<Vec<_>>()
+            };
+            topics.values().flat_map(of).take(OPEN_AT_ONCE).collect()
+        };
+        let mut any = false;
+        for (topic, number) in waiting {
+            let opened = self.open_partition(&topic, PartitionId(number)).await;
+            let mut topics = self.topics.borrow_mut();
+            let open = topics
+                .get_mut(&topic.spec.name)
+                .filter(|open| open.topic.incarnation == topic.incarnation);
+            if let (Ok(partition), Some(open)) = (opened, open) {
+                open.partitions[number as usize] = Ok(partition);
+                any = true;
+            }
+        }
+        any
     }
 
     /// Closes a topic's partitions: what was accepted is committed, and proved by a frontier batch.
@@ -361,5 +396,9 @@ fn tell(topic: &TopicName, id: PartitionId, report: &RecoveryReport) {
 
 fn unopened(topic: &TopicName, id: PartitionId, error: &OpenError) -> Refusal {
     let what = format!("partition {id} of `{topic}` could not be opened: {error}");
-    Refusal::new(ErrorCode::PartitionLatched, what)
+    let code = match error {
+        OpenError::Disk(error) if error.kind == DiskErrorKind::NoSpace => ErrorCode::DiskFull,
+        _ => ErrorCode::PartitionLatched,
+    };
+    Refusal::new(code, what)
 }
