@@ -1,7 +1,7 @@
 //! Segments that were cut at rest, at lengths of every kind: what was whole before the cut stays, the rest is named.
 
 use std::ops::Range;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use futures_lite::future::block_on;
 use tailwater_storage::disk::device::{Disk, File, OpenMode};
@@ -153,7 +153,7 @@ fn a_sealed_segment_that_was_cut_loses_what_was_behind_the_cut_and_nothing_else(
     }
 }
 
-fn check_active(disk: &MemoryDisk, path: &PathBuf, base: u64, len: u64) {
+fn check_active(disk: &MemoryDisk, path: &Path, base: u64, len: u64) {
     let found = batches(disk, path);
     let (lineage, end) = {
         let (log, _) = open(&disk.crash(CrashPlan::LoseAll));
