@@ -12,6 +12,7 @@ use std::time::Duration;
 use tailwater_storage::disk::executor::{self, ExecutorError, ExecutorOptions, RunningExecutor};
 use tailwater_storage::disk::preflight;
 use tailwater_storage::disk::watchdog::{Watchdog, WatchdogOptions};
+use tailwater_storage::layout::{self, TopicsEntry};
 
 use crate::config::{ConfigError, NodeConfig};
 use crate::control::admin_http::{self, AdminState};
@@ -47,6 +48,12 @@ pub enum StartError {
         /// Why.
         source: io::Error,
     },
+    /// There are topics, and the metadata that knows them is gone.
+    #[error(
+        "{} has topics and no metadata (meta/meta.redb): restore the metadata, or move the topics away to begin anew",
+        .0.display()
+    )]
+    MetadataMissing(PathBuf),
     /// Another process works in the data directory.
     #[error("the data directory {} is in use by another process", .0.display())]
     DataDirInUse(PathBuf),
@@ -127,6 +134,7 @@ impl Node {
             "raised the soft limit of open files to the hard one (RLIMIT_NOFILE)"
         );
         let lock = lock_data_dir(&config.data)?;
+        check_metadata(&config.data)?;
         let admin = std::net::TcpListener::bind(config.admin)
             .and_then(|listener| listener.set_nonblocking(true).map(|()| listener))
             .map_err(|source| StartError::Listen {
@@ -364,6 +372,27 @@ fn lock_data_dir(data: &Path) -> Result<File, StartError> {
         Err(std::fs::TryLockError::WouldBlock) => Err(StartError::DataDirInUse(data.to_owned())),
         Err(std::fs::TryLockError::Error(source)) => Err(unusable(source)),
     }
+}
+
+/// A new cluster is made only where there is nothing yet: with topics there, their metadata must be, too.
+fn check_metadata(data: &Path) -> Result<(), StartError> {
+    if data.join("meta").join("meta.redb").exists() {
+        return Ok(());
+    }
+    let topics = std::fs::read_dir(layout::topics_dir(data))
+        .into_iter()
+        .flatten()
+        .filter_map(Result::ok);
+    let live = |name: &std::ffi::OsStr| {
+        matches!(
+            layout::parse_topics_entry(&name.to_string_lossy()),
+            TopicsEntry::Live(_)
+        )
+    };
+    if topics.map(|entry| entry.file_name()).any(|name| live(&name)) {
+        return Err(StartError::MetadataMissing(data.to_owned()));
+    }
+    Ok(())
 }
 
 /// A node is never half alive: a panic on one of its threads ends the process, with the panic's message.

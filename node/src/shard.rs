@@ -8,11 +8,13 @@ use std::time::Duration;
 
 use rand::{Rng, SeedableRng, rngs::SmallRng};
 
-use tailwater_storage::disk::device::Disk;
+use tailwater_storage::disk::device::{Disk, DiskError, DiskErrorKind};
 use tailwater_storage::disk::flush_watch::FailedFlushes;
 use tailwater_storage::disk::uring::UringDisk;
 use tailwater_storage::layout;
 use tailwater_storage::proof::TopicGone;
+use tailwater_wire::code::{ErrorCode, Refusal};
+use tailwater_wire::ids::{Incarnation, TopicName};
 use tailwater_wire::meta::MetaSnapshot;
 
 use crate::budget::Budget;
@@ -171,6 +173,28 @@ async fn execute(cursors: &Rc<Cursors>, partitions: &Rc<Partitions>, command: Sh
             })
             .detach();
         }
+        ShardCommand::MarkTopic {
+            topic,
+            incarnation,
+            set,
+            answer,
+        } => {
+            let (disk, data) = (partitions.disk(), partitions.data());
+            let marked = if set {
+                leftovers::mark(disk, data, &topic, incarnation).await
+            } else {
+                leftovers::unmark(disk, data, &topic, incarnation).await
+            };
+            let refused = |error: DiskError| {
+                let code = if error.kind == DiskErrorKind::NoSpace {
+                    ErrorCode::DiskFull
+                } else {
+                    ErrorCode::Internal
+                };
+                Refusal::new(code, format!("the deletion cannot be noted down: {error}"))
+            };
+            let _unwanted = answer.send(marked.map_err(refused));
+        }
         ShardCommand::RemoveTopic { gone, done } => {
             remove(partitions, &gone).await;
             let _unwanted = done.send(());
@@ -203,8 +227,8 @@ async fn apply(cursors: &Rc<Cursors>, partitions: &Rc<Partitions>, snapshot: Arc
             let live = snapshot
                 .topic(&topic)
                 .is_some_and(|live| live.incarnation == found);
-            if !live && let Ok(Some(gone)) = shared.confirm_topic_gone(&topic, found).await {
-                remove(partitions, &gone).await;
+            if !live {
+                remove_if_deleted(shared, partitions, &topic, found).await;
             }
         }
     }
@@ -212,6 +236,18 @@ async fn apply(cursors: &Rc<Cursors>, partitions: &Rc<Partitions>, snapshot: Arc
         partitions.open_topic(topic).await;
     }
     cursors.owned_changed();
+}
+
+/// Data that the metadata does not know is removed only if a deletion of this very life was begun, and the metadata
+/// leader says that it is over. Anything else is left alone, and named: the metadata may be the thing that is wrong.
+async fn remove_if_deleted(shared: &Shared, partitions: &Partitions, topic: &TopicName, found: Incarnation) {
+    if leftovers::is_marked(partitions.disk(), partitions.data(), topic, found).await {
+        if let Ok(Some(gone)) = shared.confirm_topic_gone(topic, found).await {
+            remove(partitions, &gone).await;
+        }
+        return;
+    }
+    tracing::error!(%topic, incarnation = %found, "the data directory has data of a topic that the metadata does not know: it is left alone; was the metadata lost or restored, or a file moved?");
 }
 
 async fn remove(partitions: &Partitions, gone: &TopicGone) {

@@ -86,6 +86,18 @@ pub enum ShardCommand {
         /// When it is settled.
         done: Answer<()>,
     },
+    /// Mark a topic's data as about to be deleted, or take the mark back, durably: without it no later start removes
+    /// anything.
+    MarkTopic {
+        /// Its name.
+        topic: TopicName,
+        /// The life that is meant.
+        incarnation: Incarnation,
+        /// Whether to set the mark.
+        set: bool,
+        /// Whether it was done.
+        answer: Answer<Result<(), Refusal>>,
+    },
     /// Remove the data of a topic's life that the metadata leader has confirmed to be over.
     RemoveTopic {
         /// The leader's word.

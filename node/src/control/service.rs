@@ -163,20 +163,34 @@ impl Control {
         }
     }
 
+    /// Marked first, then committed, then removed: whatever a crash leaves of it, a later start can tell a deletion from
+    /// metadata that was lost.
     async fn delete_topic(&self, name: TopicName) -> Result<Reply, Refusal> {
-        let deleted = match self
-            .metastore
-            .propose(Command::DeleteTopic {
-                name,
-                incarnation: None,
-            })
-            .await?
-        {
-            Outcome::TopicDeleted(topic) => topic,
-            other => return Err(unexpected(&other)),
+        let snapshot = self.metastore.snapshot();
+        let incarnation = snapshot.topic(&name).map(|topic| topic.incarnation);
+        let delete = Command::DeleteTopic {
+            name: name.clone(),
+            incarnation,
         };
+        self.metastore.check(&delete)?;
+        let Some(incarnation) = incarnation else {
+            return Err(Refusal::new(
+                ErrorCode::UnknownTopic,
+                format!("there is no topic `{name}`"),
+            ));
+        };
+        self.mark(&name, incarnation, true).await?;
+        match self.metastore.propose(delete).await {
+            Ok(Outcome::TopicDeleted(_)) => {}
+            Ok(other) => return Err(unexpected(&other)),
+            Err(refusal) => {
+                if refusal.code != ErrorCode::OutcomeUnknown {
+                    self.mark(&name, incarnation, false).await?;
+                }
+                return Err(refusal);
+            }
+        }
         self.publish().await;
-        let (name, incarnation) = (deleted.spec.name, deleted.incarnation);
         if let Some(gone) = self.confirm_topic_gone(&name, incarnation).await? {
             self.to_all(|done| ShardCommand::RemoveTopic {
                 gone: gone.clone(),
@@ -185,6 +199,22 @@ impl Control {
             .await;
         }
         Ok(Reply::TopicDeleted)
+    }
+
+    async fn mark(&self, topic: &TopicName, incarnation: Incarnation, set: bool) -> Result<(), Refusal> {
+        let (answer, answered) = flume::bounded(1);
+        let topic = topic.clone();
+        self.send(
+            0,
+            ShardCommand::MarkTopic {
+                topic,
+                incarnation,
+                set,
+                answer,
+            },
+        )
+        .await?;
+        answered.recv_async().await.map_err(|_| shard_gone())?
     }
 
     async fn attach(&self, request: AttachRequest) -> Result<Link, Refusal> {

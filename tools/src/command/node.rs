@@ -52,6 +52,7 @@ fn start_failure(error: StartError) -> Failure {
     let code = match &error {
         StartError::Config(error) => return config_failure(error),
         StartError::DataDir { .. } => "DATA_DIR",
+        StartError::MetadataMissing(_) => "METADATA_MISSING",
         StartError::DataDirInUse(_) => "DATA_DIR_IN_USE",
         StartError::Listen { .. } => "LISTEN",
         StartError::Shard(_) => "SHARD",
