@@ -128,8 +128,7 @@ fn what_the_parent_does_not_have_yet_is_unexpected() {
         };
         assert_eq!(decider.tally(), &want);
         assert!(!want.is_ok());
-        let beyond = from..25;
-        assert_eq!(decider.unexpected(), std::slice::from_ref(&beyond));
+        assert_eq!(decider.unexpected(), std::slice::from_ref(&(from..25)));
     }
 }
 
