@@ -135,6 +135,7 @@ impl Node {
         );
         let lock = lock_data_dir(&config.data)?;
         check_metadata(&config.data)?;
+        Space::new(&config.data).make_room();
         let admin = std::net::TcpListener::bind(config.admin)
             .and_then(|listener| listener.set_nonblocking(true).map(|()| listener))
             .map_err(|source| StartError::Listen {

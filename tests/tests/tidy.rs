@@ -55,6 +55,7 @@ const GUARDED: &[(&str, &[&str])] = &[
             "node/src/process.rs",
             "node/src/shard.rs",
             "node/src/metastore/database.rs",
+            "node/src/control/space.rs",
             "tools/",
             "bench/",
             "tests/",

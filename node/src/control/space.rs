@@ -22,7 +22,7 @@ pub struct Space {
 }
 
 impl Space {
-    /// Of a data directory, whose `meta` folder exists.
+    /// Of a data directory.
     #[must_use]
     pub fn new(data: &Path) -> Space {
         Space {
@@ -48,7 +48,7 @@ impl Space {
                     tracing::error!(%error, "the metadata's reserve cannot be given up");
                 }
             }
-            Some(free) if free > AMPLE_BYTES && !self.reserve.exists() => {
+            Some(free) if free > AMPLE_BYTES && self.is_wanted() => {
                 let made = File::create(&self.reserve)
                     .and_then(|file| Ok(fallocate(&file, FallocateFlags::empty(), 0, RESERVE_BYTES)?));
                 if let Err(error) = made {
@@ -57,6 +57,11 @@ impl Space {
             }
             _ => {}
         }
+    }
+
+    /// The folder is made with the metadata; before that there is nothing to keep room for.
+    fn is_wanted(&self) -> bool {
+        !self.reserve.exists() && self.reserve.parent().is_some_and(Path::exists)
     }
 
     /// Whether there is room for the first segments of so many partitions.

@@ -145,14 +145,14 @@ async fn a_node_killed_on_a_full_disk_starts_again_and_has_everything() {
         .expect("a topic");
     let acknowledged = fill(&client, 0).await;
     node.kill();
+    assert!(
+        disk.free_bytes() < 8 << 20,
+        "the disk is full: {} bytes are free",
+        disk.free_bytes()
+    );
     node.restart().await;
     let client = node.client().await;
     log(&client, &topic("ticks")).await.holds(&acknowledged);
-    assert!(
-        disk.free_bytes() < 8 << 20,
-        "the disk was full: {} bytes are free",
-        disk.free_bytes()
-    );
     // The way out that an operator has.
     node.cli().run("topic delete ticks").await.succeeded();
     client
