@@ -114,9 +114,6 @@ pub enum AppendError {
         /// The origin's appended watermark.
         watermark: Offset,
     },
-    /// Another name has the same producer id.
-    #[error("the producer's id belongs to another name")]
-    NameTaken,
     /// The batch must not be given to this call: a frontier batch, or bytes that are not exactly one batch.
     #[error("not an appendable batch: {0}")]
     Malformed(&'static str),

@@ -21,5 +21,3 @@ pub mod log;
 pub mod atomic_file;
 pub mod cursor_file;
 pub mod proof;
-
-pub mod probe;

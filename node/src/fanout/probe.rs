@@ -1,6 +1,6 @@
 //! What one cursor counts: plain numbers of a single writer, copied out when somebody asks.
 
-use tailwater_wire::ids::{CommitTime, Delay, Offset};
+use tailwater_wire::ids::{CommitTime, Delay};
 
 /// Counters of one cursor, since it started; on the core that runs it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -22,12 +22,6 @@ pub struct Probe {
     pub reads: u64,
 }
 
-/// `fanout_lag_messages`: parent records that the cursor has not passed.
-#[must_use]
-pub fn lag_messages(high_water_mark: Offset, position: Offset) -> u64 {
-    high_water_mark.since(position)
-}
-
 /// `fanout_due_lag_seconds`, in milliseconds: how long the record at the cursor's position has been due. 0 when there
 /// is none, or when it is not due yet.
 #[must_use]
@@ -42,8 +36,6 @@ mod tests {
 
     #[test]
     fn lag_counts_from_what_is_due() {
-        assert_eq!(lag_messages(Offset(10), Offset(4)), 6);
-        assert_eq!(lag_messages(Offset(4), Offset(10)), 0);
         let due = |now, head| due_lag_millis(CommitTime::from_millis(now), Delay { millis: 2_000 }, head);
         assert_eq!(due(5_000, None), 0);
         assert_eq!(due(5_000, Some(CommitTime::from_millis(4_000))), 0);

@@ -3,12 +3,13 @@
 
 use std::collections::BTreeSet;
 
-use tailwater_storage::cursor_file::{self, CursorFile};
+use tailwater_storage::cursor_file;
 use tailwater_storage::disk::device::Disk;
 use tailwater_storage::layout::{CursorPath, PartitionEntry, parse_partition_entry};
 use tailwater_wire::ids::Epoch;
 
 use crate::fanout::desired::CursorKey;
+use crate::fanout::diff::{self, Sweep};
 use crate::fanout::shared::Shared;
 use crate::partition::owner::Partition;
 
@@ -51,24 +52,21 @@ async fn cursor_files(shared: &Shared, partition: &Partition, in_use: &impl Fn(&
             partition: partition.id,
             child,
         };
-        if in_use(&key) {
-            continue;
-        }
         let at = CursorPath::new(data, &key.parent, key.partition, &key.child);
         // Read before the leader is asked: its word is about what was seen.
         let Ok(seen) = cursor_file::read(disk, &at).await else {
             continue;
         };
-        if seen == CursorFile::Absent {
+        if diff::sweep(&key, &seen, in_use(&key), None) != Sweep::Ask {
             continue;
         }
         let Ok(word) = shared.confirm_link(&key.parent, &key.child).await else {
             continue;
         };
-        if in_use(&key) {
+        let Sweep::Remove(proof) = diff::sweep(&key, &seen, in_use(&key), Some(&word)) else {
             continue;
-        }
-        match cursor_file::remove(disk, &at, &seen, &word).await {
+        };
+        match cursor_file::remove(disk, &at, &seen, proof).await {
             Ok(()) => tracing::info!(file = %at.path().display(), "removed the cursor file of a dead link"),
             Err(cursor_file::CursorFileError::NotConfirmed | cursor_file::CursorFileError::Changed(_)) => {}
             Err(error) => tracing::warn!(%error, "cannot remove a cursor file; trying again later"),

@@ -17,7 +17,6 @@ pub fn append_code(error: &AppendError) -> ErrorCode {
         AppendError::DiskFull => ErrorCode::DiskFull,
         AppendError::UnknownProducer => ErrorCode::UnknownProducer,
         AppendError::OutOfOrder { .. } | AppendError::Expected { .. } => ErrorCode::OutOfOrderSequence,
-        AppendError::NameTaken => ErrorCode::ProducerNameTaken,
         AppendError::Malformed(_) => ErrorCode::InvalidRequest,
     }
 }
