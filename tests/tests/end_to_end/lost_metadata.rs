@@ -115,10 +115,13 @@ async fn a_segment_of_another_topic_costs_its_own_partition_only() {
     let (known, newer, aside) = (first("known"), first("newer"), node.home().join("aside"));
     fs::rename(&known, &aside).expect("moved");
     fs::copy(&newer, &known).expect("a foreign segment in its place");
+    let witness = known.with_file_name("witness");
+    fs::write(&witness, b"goes only with the whole directory").expect("a file");
     node.restart().await;
     let client = node.client().await;
     assert_eq!(log(&client, &topic("newer")).await.len(), RECORDS);
     node.stop().await;
+    assert!(witness.exists(), "the directory was removed");
     fs::rename(&aside, &known).expect("moved back");
     node.restart().await;
     let client = node.client().await;
