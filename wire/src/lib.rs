@@ -16,6 +16,7 @@ pub mod limits;
 pub mod message;
 pub mod meta;
 pub mod partitioner;
+pub mod placement;
 pub mod producer;
 pub mod record;
 pub mod session;

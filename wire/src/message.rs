@@ -7,7 +7,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::ids::{Epoch, Incarnation, Lineage, Offset, PartitionId, TopicName, Writer};
-use crate::meta::{Durability, Link, LinkOptions, Topic, TopicSpec};
+use crate::meta::{Durability, Link, LinkOptions, Retention, Topic, TopicSpec};
 
 /// What a client asks.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -36,6 +36,16 @@ pub enum Request {
     Fetch(FetchRequest),
     /// Where a partition begins, ends, or was at a time.
     FindOffset(FindOffset),
+    /// Change settings of a topic.
+    AlterTopic(AlterTopic),
+    /// Partitions with their place and their ends, of one topic or all.
+    ListPartitions(Option<TopicName>),
+    /// One link in detail: every cursor, every child partition.
+    DescribeLink(DetachRequest),
+    /// What the owner's clock says, and whether it is held back; or release it (SPEC.md G6).
+    Clock(ClockRequest),
+    /// Recover a partition that was stamped in a false future (G6).
+    ResetClock(ResetClock),
 }
 
 /// What a node answers.
@@ -65,6 +75,16 @@ pub enum Reply {
     Fetched(Fetched),
     /// To `FindOffset`.
     FoundOffset(FoundOffset),
+    /// To `AlterTopic`: the topic as it now is.
+    TopicAltered(Topic),
+    /// To `ListPartitions`, by topic, then partition.
+    Partitions(Vec<PartitionStatus>),
+    /// To `DescribeLink`.
+    LinkDetail(LinkDetail),
+    /// To `Clock`: one for each shard.
+    Clocks(Vec<ClockStatus>),
+    /// To `ResetClock`: the partition's clock goes on from here.
+    ClockReset(ClockStatus),
 }
 
 /// See [`Request::Hello`].
@@ -279,4 +299,89 @@ pub struct CursorStatus {
     pub duplicates: u64,
     /// Why it does not move, if it does not.
     pub stalled: Option<String>,
+}
+
+/// See [`Request::AlterTopic`]; what is `None` stays as it is.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AlterTopic {
+    /// The topic.
+    pub topic: TopicName,
+    /// A greater number of partitions; refused while the topic is the child of a live link.
+    pub partitions: Option<u32>,
+    /// How long records are kept, replaced as a whole.
+    pub retention: Option<Retention>,
+}
+
+/// A partition's place and ends.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PartitionStatus {
+    /// Its topic.
+    pub topic: TopicName,
+    /// Its number.
+    pub partition: PartitionId,
+    /// The shard that owns it.
+    pub shard: u32,
+    /// The oldest offset that is there.
+    pub log_start: Offset,
+    /// The end of what is committed.
+    pub high_water_mark: Offset,
+    /// Its history; none while it cannot be served.
+    pub lineage: Option<Lineage>,
+    /// Why it cannot be served or written, if so.
+    pub trouble: Option<String>,
+}
+
+/// See [`Request::DescribeLink`].
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LinkDetail {
+    /// The link and its cursors.
+    pub status: LinkStatus,
+    /// For each cursor, in the same order, what it knows of each child partition.
+    pub buckets: Vec<Vec<BucketStatus>>,
+}
+
+/// A child partition as one cursor sees it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BucketStatus {
+    /// The child's partition.
+    pub partition: PartitionId,
+    /// Every parent record below is there, if it belongs there.
+    pub position: Offset,
+    /// Records copied since the cursor started.
+    pub committed: u64,
+    /// Records of this child partition that retention or rot took, since the cursor started.
+    pub dropped: u64,
+    /// Why it does not move, if it does not.
+    pub stalled: Option<String>,
+}
+
+/// See [`Request::Clock`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ClockRequest {
+    /// Say what the clock says.
+    Read,
+    /// An operator vouches for the wall clock: what was held back goes on.
+    Accept,
+}
+
+/// A shard's clock.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ClockStatus {
+    /// The shard.
+    pub shard: u32,
+    /// The owner's clock, nanoseconds since the epoch.
+    pub now: u64,
+    /// The wall clock, nanoseconds since the epoch.
+    pub wall: u64,
+    /// Whether delay gates and retention by time are held back.
+    pub held: bool,
+}
+
+/// See [`Request::ResetClock`].
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ResetClock {
+    /// The topic.
+    pub topic: TopicName,
+    /// The partition.
+    pub partition: PartitionId,
 }

@@ -15,9 +15,10 @@ use tailwater_wire::ids::{
     Delay, Epoch, Incarnation, Lineage, Offset, OwnerEpoch, PartitionId, TopicName, Writer,
 };
 use tailwater_wire::message::{
-    AttachRequest, CursorStatus, DetachRequest, FetchRequest, Fetched, FindOffset, FoundOffset, Hello,
-    LinkStatus, OpenProducer, Place, ProduceRequest, Produced, ProducerKey, ProducerOpened, Reply, Request,
-    Welcome,
+    AlterTopic, AttachRequest, BucketStatus, ClockRequest, ClockStatus, CursorStatus, DetachRequest,
+    FetchRequest, Fetched, FindOffset, FoundOffset, Hello, LinkDetail, LinkStatus, OpenProducer,
+    PartitionStatus, Place, ProduceRequest, Produced, ProducerKey, ProducerOpened, Reply, Request,
+    ResetClock, Welcome,
 };
 use tailwater_wire::meta::{AttachFrom, Durability, Link, LinkOptions, Retention, Topic, TopicSpec};
 use tailwater_wire::partitioner::Partitioner;
@@ -159,6 +160,34 @@ fn requests() -> Vec<(&'static str, Request)> {
         ("find-offset-earliest", find(Place::Earliest)),
         ("find-offset-tail", find(Place::Tail)),
         ("find-offset-time", find(Place::Time(1 << 60))),
+        (
+            "alter-topic",
+            Request::AlterTopic(AlterTopic {
+                topic: name("ticks"),
+                partitions: Some(8),
+                retention: Some(Retention {
+                    millis: None,
+                    bytes: Some(1 << 30),
+                }),
+            }),
+        ),
+        ("list-partitions", Request::ListPartitions(Some(name("ticks")))),
+        (
+            "describe-link",
+            Request::DescribeLink(DetachRequest {
+                parent: name("ticks"),
+                child: name("delayed"),
+            }),
+        ),
+        ("clock-read", Request::Clock(ClockRequest::Read)),
+        ("clock-accept", Request::Clock(ClockRequest::Accept)),
+        (
+            "reset-clock",
+            Request::ResetClock(ResetClock {
+                topic: name("ticks"),
+                partition: PartitionId(2),
+            }),
+        ),
     ]
 }
 
@@ -192,6 +221,12 @@ fn replies() -> Vec<(&'static str, Reply)> {
         duplicates: 4,
         stalled: Some("disk full".to_owned()),
     };
+    let clock = ClockStatus {
+        shard: 1,
+        now: 1 << 60,
+        wall: 1 << 61,
+        held: true,
+    };
     vec![
         (
             "welcome",
@@ -213,7 +248,7 @@ fn replies() -> Vec<(&'static str, Reply)> {
             "links",
             Reply::Links(vec![LinkStatus {
                 link: link(),
-                cursors: vec![cursor],
+                cursors: vec![cursor.clone()],
             }]),
         ),
         (
@@ -247,6 +282,37 @@ fn replies() -> Vec<(&'static str, Reply)> {
                 lineage: Lineage([2; 8]),
             }),
         ),
+        ("topic-altered", Reply::TopicAltered(topic())),
+        (
+            "partitions",
+            Reply::Partitions(vec![PartitionStatus {
+                topic: name("ticks"),
+                partition: PartitionId(2),
+                shard: 1,
+                log_start: Offset(1),
+                high_water_mark: Offset(1_000),
+                lineage: Some(Lineage([2; 8])),
+                trouble: Some("latched".to_owned()),
+            }]),
+        ),
+        (
+            "link-detail",
+            Reply::LinkDetail(LinkDetail {
+                status: LinkStatus {
+                    link: link(),
+                    cursors: vec![cursor],
+                },
+                buckets: vec![vec![BucketStatus {
+                    partition: PartitionId(1),
+                    position: Offset(10),
+                    committed: 5,
+                    dropped: 6,
+                    stalled: None,
+                }]],
+            }),
+        ),
+        ("clocks", Reply::Clocks(vec![clock])),
+        ("clock-reset", Reply::ClockReset(clock)),
     ]
 }
 
@@ -265,6 +331,11 @@ fn request_variant(request: &Request) -> usize {
         Request::OpenProducer(_) => 9,
         Request::Fetch(_) => 10,
         Request::FindOffset(_) => 11,
+        Request::AlterTopic(_) => 12,
+        Request::ListPartitions(_) => 13,
+        Request::DescribeLink(_) => 14,
+        Request::Clock(_) => 15,
+        Request::ResetClock(_) => 16,
     }
 }
 
@@ -283,6 +354,11 @@ fn reply_variant(reply: &Reply) -> usize {
         Reply::ProducerOpened(_) => 9,
         Reply::Fetched(_) => 10,
         Reply::FoundOffset(_) => 11,
+        Reply::TopicAltered(_) => 12,
+        Reply::Partitions(_) => 13,
+        Reply::LinkDetail(_) => 14,
+        Reply::Clocks(_) => 15,
+        Reply::ClockReset(_) => 16,
     }
 }
 
@@ -309,14 +385,14 @@ fn every_message_has_its_committed_bytes() {
     seen.dedup();
     assert_eq!(
         seen,
-        (0..12).collect::<Vec<_>>(),
+        (0..17).collect::<Vec<_>>(),
         "every request, in the order of the enum"
     );
     let mut seen: Vec<usize> = replies.iter().map(|(_, reply)| reply_variant(reply)).collect();
     seen.dedup();
     assert_eq!(
         seen,
-        (0..12).collect::<Vec<_>>(),
+        (0..17).collect::<Vec<_>>(),
         "every reply, in the order of the enum"
     );
 

@@ -134,6 +134,14 @@ impl Dispatch {
             Request::ListLinks(parent) => {
                 self.answer(&connection, correlation, self.list_links(parent.as_ref()));
             }
+            Request::AlterTopic(_)
+            | Request::ListPartitions(_)
+            | Request::DescribeLink(_)
+            | Request::Clock(_)
+            | Request::ResetClock(_) => {
+                let refusal = Refusal::new(ErrorCode::InvalidRequest, "not served yet");
+                self.answer(&connection, correlation, Err(refusal));
+            }
             Request::OpenProducer(request) => {
                 let this = Rc::clone(self);
                 self.later(connection, place, correlation, async move {

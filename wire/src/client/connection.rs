@@ -153,6 +153,11 @@ pub(crate) fn name_of(request: &Request) -> &'static str {
         Request::OpenProducer(_) => "open producer",
         Request::Fetch(_) => "fetch",
         Request::FindOffset(_) => "find offset",
+        Request::AlterTopic(_) => "alter topic",
+        Request::ListPartitions(_) => "list partitions",
+        Request::DescribeLink(_) => "describe link",
+        Request::Clock(_) => "clock",
+        Request::ResetClock(_) => "reset clock",
     }
 }
 

@@ -388,6 +388,11 @@ fn is_repeatable(request: &Request, payload: &[u8]) -> bool {
         | Request::ListLinks(_)
         | Request::OpenProducer(_)
         | Request::Fetch(_)
-        | Request::FindOffset(_) => true,
+        | Request::FindOffset(_)
+        | Request::AlterTopic(_)
+        | Request::ListPartitions(_)
+        | Request::DescribeLink(_)
+        | Request::Clock(_)
+        | Request::ResetClock(_) => true,
     }
 }
