@@ -5,6 +5,7 @@
 
 mod fan_out;
 mod kill;
+mod written_parent;
 mod lost_metadata;
 mod flush;
 mod cursor_file;
