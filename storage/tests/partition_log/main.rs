@@ -8,5 +8,6 @@ mod append;
 mod failures;
 mod flushes;
 mod missing;
+mod reading;
 mod recovery;
 mod shortened;
