@@ -134,9 +134,9 @@ impl Shards {
         for shard in &self.commands {
             let _dead_already = shard.send(ShardCommand::End);
         }
-        let ends = self.executors.into_iter().map(RunningExecutor::join);
-        // All are waited for; the first that had died is told.
-        ends.fold(Ok(()), |all, end| all.and(end))
+        // All are waited for, before the first that had died is told.
+        let ends: Vec<_> = self.executors.into_iter().map(RunningExecutor::join).collect();
+        ends.into_iter().collect()
     }
 }
 

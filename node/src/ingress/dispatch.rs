@@ -319,7 +319,7 @@ fn unknown_topic(name: &TopicName) -> Refusal {
 
 fn client_reply(reply: ShardReply) -> Result<(Reply, Bytes), Refusal> {
     match reply {
-        ShardReply::Client(answered) => answered,
+        ShardReply::Client(answered) => *answered,
         _ => Err(Refusal::new(
             ErrorCode::Internal,
             "a shard answered something else",
