@@ -15,5 +15,6 @@ pub mod reading;
 pub mod oracle;
 pub mod witness;
 pub mod rounds;
+pub mod mutual;
 pub mod mount;
 pub mod block_device;

@@ -5,6 +5,7 @@
 
 mod fan_out;
 mod attach_rounds;
+mod shards;
 mod kill;
 mod lost_metadata;
 mod flush;
