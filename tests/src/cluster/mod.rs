@@ -16,5 +16,6 @@ pub mod oracle;
 pub mod witness;
 pub mod rounds;
 pub mod mutual;
+pub mod storm;
 pub mod mount;
 pub mod block_device;

@@ -5,7 +5,9 @@
 
 mod fan_out;
 mod attach_rounds;
+mod fencing;
 mod shards;
+mod storm;
 mod kill;
 mod lost_metadata;
 mod flush;
