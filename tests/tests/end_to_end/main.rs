@@ -6,6 +6,9 @@
 mod fan_out;
 mod attach_rounds;
 mod fencing;
+mod field_cases;
+mod delay_cases;
+mod connections;
 mod shards;
 mod storm;
 mod kill;
