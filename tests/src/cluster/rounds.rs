@@ -169,12 +169,20 @@ impl Rounds {
     }
 
     async fn round(&mut self, round: u32) {
+        let before = ends(&self.client, &self.parent).await;
         let attached = self
             .client
             .attach(&self.parent, &self.child, LinkOptions::default())
             .await;
         let attached = attached.expect("a link");
         let starts: Vec<u64> = attached.attach_offsets.iter().map(|offset| offset.0).collect();
+        // The tail at the time of the attach: nothing that was acknowledged before, everything that is acknowledged later.
+        let after = ends(&self.client, &self.parent).await;
+        let is_tail = |partition: usize| (before[partition]..=after[partition]).contains(&starts[partition]);
+        assert!(
+            (0..starts.len()).all(is_tail),
+            "round {round}: attached at {starts:?}, between {before:?} and {after:?}"
+        );
         if let Some(before) = &self.detached_at {
             let between = before.iter().zip(&starts).map(|(before, start)| {
                 assert!(
