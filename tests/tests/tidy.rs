@@ -20,6 +20,8 @@ const GUARDED: &[(&str, &[&str])] = &[
             "node/src/ingress/listener.rs",
             "node/src/ingress/dispatch.rs",
             "node/src/ingress/outbox.rs",
+            "node/src/ingress/neighbors.rs",
+            "node/src/commands.rs",
             "node/src/partition/owner.rs",
             "node/src/partition/group.rs",
             "node/src/partition/fetch.rs",

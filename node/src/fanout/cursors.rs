@@ -180,6 +180,7 @@ impl Cursors {
         let setup = RunnerSetup {
             parent,
             child: key.child.clone(),
+            index: spec.index,
             file: at,
             filter,
             cutter: Cutter::new(rekey, BATCH_BYTES_MAX),
@@ -293,8 +294,8 @@ impl Cursors {
         }
     }
 
-    /// Where a new link would start in each partition of the parent. Every cursor of the pair has stopped before the
-    /// ends are read (SPEC.md F6).
+    /// Where a new link would start in each partition of the parent that this shard owns. Every cursor of the pair here
+    /// has stopped before the ends are read (SPEC.md F6).
     ///
     /// # Errors
     /// `POSITION_AHEAD`, `UNKNOWN_TOPIC`, or what the disk says.
@@ -304,7 +305,7 @@ impl Cursors {
         incarnation: Incarnation,
         child: &TopicName,
         from: AttachFrom,
-    ) -> Result<Vec<Offset>, Refusal> {
+    ) -> Result<Vec<(PartitionId, Offset)>, Refusal> {
         let of_pair = |key: &CursorKey| key.parent == *parent && key.child == *child;
         let older: Vec<_> = {
             let running = self.running.borrow();
@@ -323,13 +324,13 @@ impl Cursors {
             .metadata()
             .topic(parent)
             .map_or(0, |topic| topic.spec.partitions);
-        let mut offsets = Vec::with_capacity(partitions as usize);
-        for number in 0..partitions {
-            let partition = self
-                .shared
-                .partitions
-                .find(parent, Some(incarnation), PartitionId(number))?;
-            offsets.push(attach_offset(&partition, from).await?);
+        let mut offsets = Vec::new();
+        let placement = self.shared.partitions.placement();
+        for number in (0..partitions).map(PartitionId) {
+            if placement.is_mine(incarnation, number) {
+                let found = self.shared.partitions.find(parent, Some(incarnation), number)?;
+                offsets.push((number, attach_offset(&found, from).await?));
+            }
         }
         Ok(offsets)
     }

@@ -16,5 +16,6 @@ pub mod probe;
 pub mod cursors;
 pub mod runner;
 pub mod committer;
+pub mod status;
 pub mod sweeper;
 pub mod shared;

@@ -31,6 +31,7 @@ use crate::fanout::shared::Shared;
 use crate::partition::fetch::at_most;
 use crate::partition::owner::Partition;
 use crate::partition::refusal;
+use crate::router::message::Child;
 use crate::signal::Signal;
 
 /// A cursor that runs, as the reconciler holds it.
@@ -38,6 +39,7 @@ pub struct Runner {
     shared: Rc<Shared>,
     parent: Rc<Partition>,
     child: TopicName,
+    index: u64,
     file: CursorPath,
     filter: Option<Filter>,
     cutter: RefCell<Cutter>,
@@ -63,6 +65,8 @@ pub struct RunnerSetup {
     pub parent: Rc<Partition>,
     /// The child topic.
     pub child: TopicName,
+    /// The metadata index of the link.
+    pub index: u64,
     /// The position's file.
     pub file: CursorPath,
     /// The link's filter.
@@ -82,6 +86,7 @@ impl Runner {
             shared,
             parent: setup.parent,
             child: setup.child,
+            index: setup.index,
             file: setup.file,
             filter: setup.filter,
             cutter: RefCell::new(setup.cutter),
@@ -223,17 +228,7 @@ impl Runner {
                 bucket,
                 batch,
             } => self.spawn(move |this| async move {
-                let metadata = this.shared.metadata();
-                let origin = this.cursor.borrow().config().origin;
-                let outcome = committer::commit(
-                    &this.shared.partitions,
-                    metadata,
-                    &this.child,
-                    origin,
-                    bucket,
-                    batch,
-                )
-                .await;
+                let outcome = committer::commit(&this.shared, this.child_of(bucket), batch).await;
                 Arrival::Event(match outcome {
                     Committed::Acked { receipt, duplicate } => Event::Acked {
                         request,
@@ -282,11 +277,17 @@ impl Runner {
         glommio::spawn_local(async move { this.push(work.await) }).detach();
     }
 
+    fn child_of(&self, bucket: PartitionId) -> Child {
+        Child {
+            topic: self.child.clone(),
+            bucket,
+            origin: self.cursor.borrow().config().origin,
+            index: self.index,
+        }
+    }
+
     async fn open_origin(&self, request: RequestId, bucket: PartitionId) -> Arrival {
-        let metadata = self.shared.metadata();
-        let origin = self.cursor.borrow().config().origin;
-        let opened =
-            committer::open_origin(&self.shared.partitions, metadata, &self.child, origin, bucket).await;
+        let opened = committer::open_origin(&self.shared, self.child_of(bucket)).await;
         Arrival::Event(match opened {
             Ok((watermark, mark)) => Event::Opened {
                 request,

@@ -67,22 +67,26 @@ impl Histogram {
             ((SUB_BUCKETS + sub + 1) << (octave - 1)) - 1
         }
     }
+}
 
-    /// The duration below which a share of all lie, in nanoseconds; 0 when there is none.
-    #[must_use]
-    pub fn quantile_ns(&self, share: f64) -> u64 {
-        let counts = self.counts();
-        let total: u64 = counts.iter().sum();
-        let wanted = (total as f64 * share).ceil().max(1.0) as u64;
-        let mut below = 0;
-        for (index, count) in counts.iter().enumerate() {
-            below += count;
-            if below >= wanted {
-                return Histogram::upper_ns(index);
-            }
-        }
-        0
+/// The duration below which a share of all that these histograms counted lie, in nanoseconds; 0 when there is none.
+#[must_use]
+pub fn quantile_ns<'a>(histograms: impl Iterator<Item = &'a Histogram>, share: f64) -> u64 {
+    let mut counts = vec![0; BUCKETS];
+    for histogram in histograms {
+        let more = histogram.counts.iter().map(Cell::get);
+        counts.iter_mut().zip(more).for_each(|(sum, more)| *sum += more);
     }
+    let total: u64 = counts.iter().sum();
+    let wanted = (total as f64 * share).ceil().max(1.0) as u64;
+    let mut below = 0;
+    for (index, count) in counts.iter().enumerate() {
+        below += count;
+        if below >= wanted {
+            return Histogram::upper_ns(index);
+        }
+    }
+    0
 }
 
 fn bucket(nanos: u64) -> usize {
@@ -156,8 +160,8 @@ mod tests {
         }
         let histogram = Histogram::default();
         (1..=1_000).for_each(|us| histogram.record(us * 1_000));
-        let median = histogram.quantile_ns(0.5);
+        let median = quantile_ns([&histogram].into_iter(), 0.5);
         assert!((500_000..=563_000).contains(&median), "{median}");
-        assert_eq!(Histogram::default().quantile_ns(0.5), 0);
+        assert_eq!(quantile_ns([].into_iter(), 0.5), 0);
     }
 }
