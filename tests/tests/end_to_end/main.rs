@@ -4,6 +4,13 @@
 //! everything arrive and checking that it did.
 
 mod fan_out;
+mod attach_rounds;
+mod fencing;
+mod field_cases;
+mod delay_cases;
+mod connections;
+mod shards;
+mod storm;
 mod kill;
 mod lost_metadata;
 mod flush;
