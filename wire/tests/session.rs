@@ -37,6 +37,7 @@ impl Run {
             },
             connect_timeout: Duration::from_secs(5),
             seed: 7,
+            beside: None,
         });
         let mut run = Run {
             session,
