@@ -18,3 +18,4 @@ mod demo;
 mod delay;
 mod metrics;
 mod metadata;
+mod idempotent;
