@@ -10,7 +10,7 @@ use bytes::{Bytes, BytesMut};
 use tailwater_wire::code::{ErrorCode, Refusal};
 use tailwater_wire::ids::TopicName;
 use tailwater_wire::message::{
-    FetchRequest, FindOffset, OpenProducer, PartitionStatus, ProduceRequest, ProducerOpened, Reply, Request,
+    FetchRequest, FindOffset, OpenProducer, PartitionStatus, ProduceRequest, Reply, Request,
 };
 
 use crate::budget::Budget;
@@ -172,22 +172,9 @@ impl Local {
         let partition = self
             .partitions
             .find(&request.topic, Some(request.incarnation), request.partition)?;
-        let (log, now) = (&partition.log, self.partitions.clock().now());
-        let opened = log
-            .open_producer(&request.producer, now)
-            .map_err(|error| refusal::producer(&partition, &error))?;
-        if let Some(end) = opened.unflushed_until {
-            // The sequence is told only when a crash cannot take it back.
-            log.committed(end)
-                .await
-                .map_err(|error| refusal::commit(&partition, &error))?;
-        }
-        let (writer, last_sequence) = (opened.writer, opened.last_sequence);
-        Ok(Reply::ProducerOpened(ProducerOpened {
-            writer,
-            last_sequence,
-            lineage: log.lineage(),
-        }))
+        commit::open_producer(&self.partitions, &partition, &request.producer)
+            .await
+            .map(Reply::ProducerOpened)
     }
 
     /// This shard's part of an answer.

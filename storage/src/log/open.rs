@@ -16,6 +16,7 @@ use crate::disk::latch::Latch;
 use crate::error::{OpenError, RecoveryReport};
 use crate::layout::{PartitionEntry, index_name, parse_partition_entry, segment_name};
 use crate::log::PartitionLog;
+use crate::log::opens::Opens;
 use crate::log::options::{LogIdentity, LogOptions};
 use crate::log::segments::{Sealed, Segments, index_of};
 use crate::log::state::LogState;
@@ -115,6 +116,7 @@ impl<D: Disk> PartitionLog<D> {
             active_at: now,
             pending: VecDeque::new(),
             pending_bytes: 0,
+            opens: Opens::default(),
             frontier_wanted: false,
             in_round: false,
             tail_is_open: false,
@@ -133,6 +135,7 @@ impl<D: Disk> PartitionLog<D> {
             state: RefCell::new(state),
             committed: Waiters::default(),
             flushed: Waiters::default(),
+            opened: Waiters::default(),
             round_ends: Waiters::default(),
         };
         Ok((Rc::new(log), report))

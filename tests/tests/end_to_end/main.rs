@@ -25,3 +25,4 @@ mod demo;
 mod delay;
 mod metrics;
 mod metadata;
+mod idempotent;
