@@ -111,7 +111,11 @@ impl Dispatch {
                     this.find_offset(&request).await
                 });
             }
-            Request::CreateTopic(_) | Request::DeleteTopic(_) | Request::Attach(_) | Request::Detach(_) => {
+            Request::CreateTopic(_)
+            | Request::DeleteTopic(_)
+            | Request::AlterTopic(_)
+            | Request::Attach(_)
+            | Request::Detach(_) => {
                 let this = Rc::clone(self);
                 self.later(connection, place, correlation, async move {
                     this.change(request).await
@@ -134,8 +138,7 @@ impl Dispatch {
             Request::ListLinks(parent) => {
                 self.answer(&connection, correlation, self.list_links(parent.as_ref()));
             }
-            Request::AlterTopic(_)
-            | Request::ListPartitions(_)
+            Request::ListPartitions(_)
             | Request::DescribeLink(_)
             | Request::Clock(_)
             | Request::ResetClock(_) => {
