@@ -21,6 +21,8 @@ use crate::output::{self, Format};
 
 /// How long a producer's batch tops up while another is in flight; a paced feed rather waits less.
 const LINGER_PACED: Duration = Duration::from_millis(1);
+/// Bytes that may be unacknowledged: enough for any pace, and it bounds how many small records are waited for at once.
+const BUFFER_BYTES: usize = 8 << 20;
 /// Records of a batch of a feed that is sent as fast as possible.
 const BATCH_RECORDS_FAST: usize = 16_384;
 
@@ -87,7 +89,10 @@ struct Replay<'a> {
 
 impl Replay<'_> {
     async fn run(self, context: &mut Context, feed: Feed, signals: &mut Signals) -> Result<(), Failure> {
-        let mut options = ProducerOptions::default();
+        let mut options = ProducerOptions {
+            buffer_bytes: BUFFER_BYTES,
+            ..ProducerOptions::default()
+        };
         match self.args.speed {
             Speed::Max => options.batch_records = BATCH_RECORDS_FAST,
             Speed::Times(_) => options.linger = LINGER_PACED,

@@ -120,7 +120,7 @@ pub fn open(path: &Path, has_head: bool) -> Result<(Rows, Progress), FeedError> 
     } else {
         let file = File::open(path).map_err(FeedError::Open)?;
         let facts = file.metadata().map_err(FeedError::Open)?;
-        (Box::new(file), facts.is_file().then(|| facts.len()))
+        (Box::new(file), facts.is_file().then_some(facts.len()))
     };
     let progress = Progress {
         read: Arc::default(),
