@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 
+use crate::clock::source::ClockSource;
 use tailwater_wire::limits::{FANOUT_BATCH_BYTES, FANOUT_BATCH_RECORDS};
 
 /// Everything that can be set. Unknown keys are refused.
@@ -31,6 +32,9 @@ pub struct NodeConfig {
     pub log: LogConfig,
     /// The fan-out engine's settings.
     pub fanout: FanoutConfig,
+    /// Which clocks it runs by: the machine's, but for nodes inside a test.
+    #[serde(skip)]
+    pub clock: ClockSource,
 }
 
 /// Settings of the partition logs.
@@ -75,6 +79,7 @@ impl Default for NodeConfig {
             connections_max: 1_024,
             log: LogConfig::default(),
             fanout: FanoutConfig::default(),
+            clock: ClockSource::System,
         }
     }
 }

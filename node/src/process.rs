@@ -14,6 +14,8 @@ use tailwater_storage::disk::preflight;
 use tailwater_storage::disk::watchdog::{Watchdog, WatchdogOptions};
 use tailwater_storage::layout::{self, TopicsEntry};
 
+use crate::clock::keeper::Keeper;
+use crate::clock::system::SystemClock;
 use crate::config::{ConfigError, NodeConfig};
 use crate::control::admin_http::{self, AdminState};
 use crate::control::request::{CONTROL_QUEUE, ControlRequest, SHARD_QUEUE, ShardCommand};
@@ -113,6 +115,7 @@ struct ControlSetup {
     shards: Vec<flume::Sender<ShardCommand>>,
     bounds: Bounds,
     exporter: Exporter,
+    clock: SystemClock,
     ready: Arc<AtomicBool>,
     stop: Arc<tokio::sync::Notify>,
     started: flume::Sender<Result<String, String>>,
@@ -136,6 +139,7 @@ impl Node {
         let lock = lock_data_dir(&config.data)?;
         check_metadata(&config.data)?;
         Space::new(&config.data).make_room();
+        let (clock, keeper) = Keeper::open(&config.data, config.clock.clone());
         let admin = std::net::TcpListener::bind(config.admin)
             .and_then(|listener| listener.set_nonblocking(true).map(|()| listener))
             .map_err(|source| StartError::Listen {
@@ -169,7 +173,9 @@ impl Node {
                 space: Space::new(&config.data),
                 segment_bytes_first: config.log.segment_bytes_first,
             },
-            exporter: Exporter::new(vec![Arc::clone(&counters)], Arc::clone(&watchdog)),
+            exporter: Exporter::new(vec![Arc::clone(&counters)], Arc::clone(&watchdog))
+                .with_clock(clock.clone()),
+            clock: clock.clone(),
             ready: Arc::clone(&ready),
             stop: Arc::clone(&stop_control),
             started,
@@ -202,6 +208,8 @@ impl Node {
         let setup = ShardSetup {
             config,
             identity,
+            clock,
+            keeper: Some(keeper),
             counters: Arc::clone(&counters),
             commands,
             control: control_requests,
@@ -309,6 +317,7 @@ async fn control_main(setup: ControlSetup) -> Result<(), String> {
         shards,
         bounds,
         exporter,
+        clock,
         ready,
         stop,
         started,
@@ -330,6 +339,7 @@ async fn control_main(setup: ControlSetup) -> Result<(), String> {
         admin,
         AdminState {
             control: Arc::clone(&control),
+            clock,
             ready,
         },
     ));

@@ -18,6 +18,8 @@ use tailwater_wire::ids::{Incarnation, TopicName};
 use tailwater_wire::meta::MetaSnapshot;
 
 use crate::budget::Budget;
+use crate::clock::keeper::Keeper;
+use crate::clock::service as clock_service;
 use crate::clock::system::{SystemClock, elapsed_since_boot};
 use crate::config::NodeConfig;
 use crate::control::request::{ControlRequest, ShardCommand};
@@ -42,6 +44,10 @@ pub struct ShardSetup {
     pub config: NodeConfig,
     /// Who the node is; the shard adds its own port.
     pub identity: Identity,
+    /// The owner's clock, which all shards share.
+    pub clock: SystemClock,
+    /// Who keeps it; with one shard alone.
+    pub keeper: Option<Keeper>,
     /// Where its counters are read.
     pub counters: Arc<ShardCounters>,
     /// Commands of the control thread.
@@ -66,6 +72,8 @@ pub async fn run(setup: ShardSetup) {
     let ShardSetup {
         config,
         mut identity,
+        clock,
+        keeper,
         counters,
         commands,
         control,
@@ -86,13 +94,15 @@ pub async fn run(setup: ShardSetup) {
         rng.set(own);
         drawn
     });
-    let clock = SystemClock::start();
+    if let Some(keeper) = keeper {
+        glommio::spawn_local(keeper.run(disk.clone())).detach();
+    }
     let (data, log) = (config.data.clone(), config.log.clone());
     let partitions = Rc::new(Partitions::new(
         disk,
         data,
         log,
-        clock,
+        clock.clone(),
         random,
         Arc::clone(&counters),
     ));
@@ -128,6 +138,7 @@ pub async fn run(setup: ShardSetup) {
     dispatch.drain();
     cursors.stop_all().await;
     partitions.close_all().await;
+    clock_service::stop(&clock).await;
     // What was accepted has been settled by now; its answers go out, and the connections end by themselves.
     for _ in 0..LAST_ANSWERS_WITHIN_MS {
         if partitions.counters().connections.get() == 0 {

@@ -66,6 +66,16 @@ pub enum Command {
     /// Attach topics to topics, and see how far the copies are.
     #[command(subcommand)]
     Link(Link),
+    /// Repair partitions.
+    #[command(subcommand)]
+    Partition(Partition),
+    /// Show the node's clock, or vouch for the wall clock.
+    #[command(args_conflicts_with_subcommands = true)]
+    Clock {
+        /// What to do [default: status].
+        #[command(subcommand)]
+        command: Option<Clock>,
+    },
     /// Append a record for each line of standard input.
     Produce(Produce),
     /// Print the records of a topic.
@@ -221,6 +231,31 @@ pub struct LinkAttach {
     /// Allow a byte limit on the parent that retention may reach before the delay is over.
     #[arg(long)]
     pub allow_drop: bool,
+}
+
+/// `partition ...`.
+#[derive(Debug, Subcommand)]
+pub enum Partition {
+    /// Recover a partition that was written to while the clock stood in a false future.
+    ///
+    /// Its records count as committed now at the latest, and new ones get the present time again.
+    ResetClock {
+        /// The topic.
+        #[arg(value_parser = topic_name)]
+        topic: TopicName,
+        /// The partition.
+        #[arg(short, long, value_name = "N", value_parser = partition)]
+        partition: PartitionId,
+    },
+}
+
+/// `clock ...`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Subcommand)]
+pub enum Clock {
+    /// Show what the clock says, how far the wall clock is off, and whether anything is held because of it.
+    Status,
+    /// Say that the wall clock is right: delay links and retention by time go on.
+    Accept,
 }
 
 /// `produce`.

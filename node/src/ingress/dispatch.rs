@@ -14,10 +14,12 @@ use tailwater_wire::message::{
 };
 
 use crate::budget::Budget;
+use crate::clock::service as clock_service;
 use crate::control::request::ControlRequest;
 use crate::fanout::cursors::Cursors;
 use crate::ingress::in_flight::{Connection, InFlight};
 use crate::partition::commit;
+use crate::partition::era;
 use crate::partition::fetch::{self, FetchedSlab};
 use crate::partition::owner::{Partition, Partitions};
 use crate::partition::refusal;
@@ -134,13 +136,21 @@ impl Dispatch {
             Request::ListLinks(parent) => {
                 self.answer(&connection, correlation, self.list_links(parent.as_ref()));
             }
-            Request::AlterTopic(_)
-            | Request::ListPartitions(_)
-            | Request::DescribeLink(_)
-            | Request::Clock(_)
-            | Request::ResetClock(_) => {
+            Request::AlterTopic(_) | Request::ListPartitions(_) | Request::DescribeLink(_) => {
                 let refusal = Refusal::new(ErrorCode::InvalidRequest, "not served yet");
                 self.answer(&connection, correlation, Err(refusal));
+            }
+            Request::Clock(request) => {
+                let clock = self.partitions.clock().clone();
+                self.later(connection, place, correlation, async move {
+                    clock_service::answer(&clock, request).await
+                });
+            }
+            Request::ResetClock(request) => {
+                let partitions = Rc::clone(&self.partitions);
+                self.later(connection, place, correlation, async move {
+                    era::reset(&partitions, &request).await
+                });
             }
             Request::OpenProducer(request) => {
                 let this = Rc::clone(self);

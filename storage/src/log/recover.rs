@@ -47,6 +47,7 @@ impl<D: Disk> Opener<'_, D> {
                 version: u16::from(version),
             });
         }
+        let eras = header.eras.clone();
         let plan = plan(base, header.proved_through, header.data_start(), &found).map_err(|_| {
             OpenError::Inconsistent {
                 path: path.clone(),
@@ -96,6 +97,7 @@ impl<D: Disk> Opener<'_, D> {
                 stated: plan.proved_through,
                 flushed_commit_time: proved_commit_time,
                 last_commit_time,
+                eras,
             },
             Verdict::Rewrite => {
                 self.report.cut_at = Some(plan.next_offset);
@@ -117,6 +119,7 @@ impl<D: Disk> Opener<'_, D> {
                     lineage,
                     commit_time_floor: proved_commit_time,
                     nonce,
+                    eras: eras.clone(),
                 };
                 let active = self.begin(new, &dedup, &copied).await?;
                 replay(&mut dedup, unproved, plan.next_offset);
@@ -134,6 +137,7 @@ impl<D: Disk> Opener<'_, D> {
                         .unwrap_or(proved_commit_time)
                         .max(proved_commit_time),
                     last_commit_time,
+                    eras,
                 }
             }
         };

@@ -13,6 +13,7 @@ mod wrong_frames;
 mod unfit_machine;
 mod full_disk;
 mod stopping;
+mod clock;
 mod command_line;
 mod demo;
 mod delay;

@@ -3,6 +3,8 @@
 pub mod context;
 pub mod topic;
 pub mod link;
+pub mod clock;
+pub mod partition;
 pub mod lines;
 pub mod produce;
 pub mod consume;
@@ -31,6 +33,13 @@ pub fn run(cli: Cli) -> Result<(), Failure> {
         Command::Demo(args) => demo::run(&global, &args),
         Command::Topic(command) => with_client(&global, async |context| topic::run(context, command).await),
         Command::Link(command) => with_client(&global, async |context| link::run(context, command).await),
+        Command::Partition(command) => {
+            with_client(&global, async |context| partition::run(context, command).await)
+        }
+        Command::Clock { command } => {
+            let command = command.unwrap_or(cli::Clock::Status);
+            with_client(&global, async |context| clock::run(context, command).await)
+        }
         Command::Produce(args) => with_client(&global, async |context| produce::run(context, args).await),
         Command::Consume(args) => with_client(&global, async |context| consume::run(context, args).await),
         Command::Inspect(command) => inspect::run(&mut Out::new(), global.output, &command),
@@ -52,6 +61,11 @@ fn what(command: &Command) -> &'static str {
         Command::Link(cli::Link::Detach { .. }) => "link detach",
         Command::Link(cli::Link::List { .. }) => "link list",
         Command::Link(cli::Link::Verify(_)) => "link verify",
+        Command::Partition(cli::Partition::ResetClock { .. }) => "partition reset-clock",
+        Command::Clock {
+            command: Some(cli::Clock::Accept),
+        } => "clock accept",
+        Command::Clock { .. } => "clock status",
         Command::Produce(_) => "produce",
         Command::Consume(_) => "consume",
         Command::Inspect(_) => "inspect",
