@@ -105,7 +105,10 @@ async fn held_then_accepted(node: &TestNode, client: &Client, produced: &mut u64
     tokio::time::sleep(Duration::from_secs(3)).await;
     assert_eq!(arrived(client).await, before, "a held gate lets nothing pass");
     let (_, ready) = node.get("/readyz").await;
-    assert!(ready.contains("alarm") && ready.contains("tailwater clock accept"), "{ready}");
+    assert!(
+        ready.contains("alarm") && ready.contains("tailwater clock accept"),
+        "{ready}"
+    );
     let (_, metrics) = node.get("/metrics").await;
     assert!(metrics.contains("\ntailwater_clock_held 1\n"), "{metrics}");
     let refused = cli.run("partition reset-clock ticks -p 0").await;
@@ -113,7 +116,10 @@ async fn held_then_accepted(node: &TestNode, client: &Client, produced: &mut u64
     cli.run("clock accept").await.succeeded();
     let now = clock(&cli).await;
     assert_eq!(now["held"], false, "{now}");
-    assert!(now["wall_offset_ms"].as_i64().expect("a number").abs() < 1_000, "{now}");
+    assert!(
+        now["wall_offset_ms"].as_i64().expect("a number").abs() < 1_000,
+        "{now}"
+    );
     drained(client, &topic("ticks"), &topic("delayed")).await;
     assert_eq!(node.get("/readyz").await.1, "ready\n");
 }
@@ -199,7 +205,9 @@ async fn steps_of_the_wall_clock_make_nothing_early_and_after_accept_all_flows()
     let parent = log(&client, &topic("ticks")).await;
     assert_eq!(parent.len(), produced);
     for child in ["copy", "delayed"] {
-        let status = link(&client, &topic("ticks"), &topic(child)).await.expect("attached");
+        let status = link(&client, &topic("ticks"), &topic(child))
+            .await
+            .expect("attached");
         let span = Span::of(&status.link, &parent.ends());
         flawless(child, &parent, &copies(&client, &topic(child)).await, &span);
     }
@@ -242,11 +250,17 @@ async fn partitions_stamped_in_a_false_future_are_recovered() {
     client = node.client().await;
     flows(&client, &mut produced).await;
     assert_eq!(arrived(&client).await, produced);
-    let found = cli.run_with_input(&["produce", "ticks", "-o", "ndjson"], b"last\n").await;
+    let found = cli
+        .run_with_input(&["produce", "ticks", "-o", "ndjson"], b"last\n")
+        .await;
     let line = found.succeeded().json_lines().remove(0);
     let (stamp, now) = (line["commit_time"].as_u64().expect("a time"), clock(&cli).await);
     let age = now["now"].as_u64().expect("a time").saturating_sub(stamp);
     assert!(age < 60_000_000_000, "stamped now: {line}, {now}");
-    cli.run("partition reset-clock nothing -p 0").await.refused(3, "UNKNOWN_TOPIC");
-    cli.run("partition reset-clock ticks -p 9").await.refused(3, "UNKNOWN_PARTITION");
+    cli.run("partition reset-clock nothing -p 0")
+        .await
+        .refused(3, "UNKNOWN_TOPIC");
+    cli.run("partition reset-clock ticks -p 9")
+        .await
+        .refused(3, "UNKNOWN_PARTITION");
 }

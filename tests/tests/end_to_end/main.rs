@@ -14,6 +14,7 @@ mod unfit_machine;
 mod full_disk;
 mod stopping;
 mod clock;
+mod compressed;
 mod command_line;
 mod demo;
 mod delay;
