@@ -73,6 +73,13 @@ pub enum Command {
     /// Attach topics to topics, and see how far the copies are.
     #[command(subcommand)]
     Link(Link),
+    /// Show the node's clock, or vouch for the wall clock.
+    #[command(args_conflicts_with_subcommands = true)]
+    Clock {
+        /// What to do [default: status].
+        #[command(subcommand)]
+        command: Option<Clock>,
+    },
     /// Append a record for each line of standard input.
     Produce(Produce),
     /// Print the records of a topic, merged over its partitions by commit time.
@@ -102,7 +109,7 @@ pub enum Command {
     /// records_per_s, late_p50_ms, late_p99_ms, late_max_ms, response_p50_us, response_p99_us}`, where the response counts
     /// from the time that a line was due at.
     Replay(Replay),
-    /// See where partitions are.
+    /// See where partitions are, and repair their clocks.
     #[command(subcommand)]
     Partition(Partition),
     /// Look into a node's files without a node.
@@ -243,6 +250,17 @@ pub enum Partition {
         #[arg(value_parser = topic_name)]
         topic: Option<TopicName>,
     },
+    /// Recover a partition that was written to while the clock stood in a false future.
+    ///
+    /// Its records count as committed now at the latest, and new ones get the present time again.
+    ResetClock {
+        /// The topic.
+        #[arg(value_parser = topic_name)]
+        topic: TopicName,
+        /// The partition.
+        #[arg(short, long, value_name = "N", value_parser = partition)]
+        partition: PartitionId,
+    },
 }
 
 /// `link ...`.
@@ -326,6 +344,15 @@ pub struct LinkAttach {
     /// Allow a byte limit on the parent that retention may reach before the delay is over.
     #[arg(long)]
     pub allow_drop: bool,
+}
+
+/// `clock ...`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Subcommand)]
+pub enum Clock {
+    /// Show what the clock says, how far the wall clock is off, and whether anything is held because of it.
+    Status,
+    /// Say that the wall clock is right: delay links and retention by time go on.
+    Accept,
 }
 
 /// `produce`.

@@ -227,6 +227,9 @@ fn hint_of(code: ErrorCode) -> Option<&'static str> {
         ErrorCode::DiskFull => {
             Some("free space in the node's data directory, or shorten a topic's retention")
         }
+        ErrorCode::ClockHeld => Some(
+            "`tailwater clock status` shows the clocks; when the wall clock is right, `tailwater clock accept`",
+        ),
         _ => None,
     }
 }

@@ -137,6 +137,7 @@ impl Runner {
                 continue;
             };
             let wait = Duration::from_nanos(wake_at.0.saturating_sub(self.now().0));
+            let wait = self.shared.partitions.clock().real(wait);
             if wait.is_zero() {
                 return None;
             }
@@ -155,8 +156,12 @@ impl Runner {
     }
 
     fn step(&self, event: Event, actions: &mut Vec<Action>) {
-        let now = self.now();
-        self.cursor.borrow_mut().step(event, now, actions);
+        let (now, held) = (self.now(), self.shared.partitions.clock().is_held());
+        {
+            let mut cursor = self.cursor.borrow_mut();
+            cursor.hold_gate(held);
+            cursor.step(event, now, actions);
+        }
         self.count();
     }
 

@@ -17,6 +17,7 @@ use crate::budget::Budget;
 use crate::fanout::cursors::Cursors;
 use crate::fanout::shared::Shared;
 use crate::partition::commit;
+use crate::partition::era;
 use crate::partition::fetch::{self, FetchedSlab};
 use crate::partition::owner::Partitions;
 use crate::partition::refusal;
@@ -154,6 +155,7 @@ impl Local {
         match request {
             Request::FindOffset(request) => self.find_offset(&request).await,
             Request::OpenProducer(request) => self.open_producer(request).await,
+            Request::ResetClock(request) => era::reset(&self.partitions, &request).await,
             _ => Err(Refusal::new(
                 ErrorCode::Internal,
                 "not a request for a partition's owner",

@@ -8,6 +8,7 @@ use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle, 
 use tailwater_storage::disk::watchdog::Watchdog;
 use tailwater_wire::message::LinkStatus;
 
+use crate::clock::system::SystemClock;
 use crate::telemetry::counters::{Histogram, ShardCounters};
 
 static METADATA: Metadata<'static> = Metadata::new("tailwater", Level::INFO, None);
@@ -77,6 +78,14 @@ const HELP: &[(&str, &str)] = &[
         "fanout_anchor_total",
         "Decisions on where a cursor starts, by verdict.",
     ),
+    (
+        "clock_held",
+        "1 while delay links and retention by time wait for `clock accept`.",
+    ),
+    (
+        "clock_wall_offset_seconds",
+        "How far the wall clock is ahead of the owner's clock.",
+    ),
     ("metastore_leader", "1 when this node leads the metastore."),
     ("metastore_term", "The metastore's current term."),
     (
@@ -114,6 +123,7 @@ pub struct Exporter {
     handle: PrometheusHandle,
     shards: Vec<Arc<ShardCounters>>,
     watchdog: Arc<Watchdog>,
+    clock: Option<SystemClock>,
     seen: Mutex<Seen>,
 }
 
@@ -150,8 +160,16 @@ impl Exporter {
             recorder,
             shards,
             watchdog,
+            clock: None,
             seen: Mutex::default(),
         }
+    }
+
+    /// Shows the owner's clock as well.
+    #[must_use]
+    pub fn with_clock(mut self, clock: SystemClock) -> Exporter {
+        self.clock = Some(clock);
+        self
     }
 
     /// Everything as text, now.
@@ -208,6 +226,10 @@ impl Exporter {
             let label = [("shard", report.name.as_str())];
             self.counter("shard_stalls_total", &label, report.stalls);
             self.gauge("shard_stall_seconds", &label, report.stall_us_max as f64 / 1e6);
+        }
+        if let Some(clock) = &self.clock {
+            self.gauge("clock_held", &[], f64::from(u8::from(clock.is_held())));
+            self.gauge("clock_wall_offset_seconds", &[], clock.wall_offset() as f64 / 1e9);
         }
         self.gauge("metastore_leader", &[], f64::from(u8::from(metastore.leader)));
         self.gauge("metastore_term", &[], metastore.term as f64);

@@ -20,6 +20,8 @@ mod wrong_frames;
 mod unfit_machine;
 mod full_disk;
 mod stopping;
+mod clock;
+mod compressed;
 mod command_line;
 mod demo;
 mod delay;

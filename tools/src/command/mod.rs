@@ -6,6 +6,7 @@ pub mod partition;
 pub mod link;
 pub mod link_list;
 pub mod drain;
+pub mod clock;
 pub mod lines;
 pub mod patience;
 pub mod produce;
@@ -39,14 +40,18 @@ pub fn run(cli: Cli) -> Result<(), Failure> {
         Command::Demo(args) => demo::run(&global, &args),
         Command::Topic(command) => with_client(&global, async |context| topic::run(context, command).await),
         Command::Link(command) => with_client(&global, async |context| link::run(context, command).await),
+        Command::Partition(command) => {
+            with_client(&global, async |context| partition::run(context, command).await)
+        }
+        Command::Clock { command } => {
+            let command = command.unwrap_or(cli::Clock::Status);
+            with_client(&global, async |context| clock::run(context, command).await)
+        }
         Command::Produce(args) => with_client(&global, async |context| produce::run(context, args).await),
         Command::Consume(args) => with_signals(&global, async |context, signals| {
             consume::run(context, signals, args).await
         }),
         Command::Replay(args) => replay::run(&global, &args),
-        Command::Partition(command) => {
-            with_client(&global, async |context| partition::run(context, command).await)
-        }
         Command::Inspect(command) => inspect::run(&mut Out::new(), global.output, &command),
         Command::Completions { shell } => completions(shell),
     };
@@ -68,6 +73,11 @@ fn what(command: &Command) -> &'static str {
         Command::Link(cli::Link::Detach { .. }) => "link detach",
         Command::Link(cli::Link::List(_)) => "link list",
         Command::Link(cli::Link::Verify(_)) => "link verify",
+        Command::Partition(cli::Partition::ResetClock { .. }) => "partition reset-clock",
+        Command::Clock {
+            command: Some(cli::Clock::Accept),
+        } => "clock accept",
+        Command::Clock { .. } => "clock status",
         Command::Produce(_) => "produce",
         Command::Consume(_) => "consume",
         Command::Replay(_) => "replay",

@@ -1,14 +1,15 @@
-//! `partition list`: which shard owns a partition, its ends, and why it cannot be served.
+//! `partition list`: which shard owns a partition, its ends, and why it cannot be served; `partition reset-clock`.
 
 use serde::Serialize;
 use tailwater_wire::code::ErrorCode;
-use tailwater_wire::ids::TopicName;
+use tailwater_wire::ids::{PartitionId, TopicName};
 use tailwater_wire::message::PartitionStatus;
 
 use crate::cli;
+use crate::command::clock::{self, ClockRow};
 use crate::command::context::Context;
 use crate::error::Failure;
-use crate::output;
+use crate::output::{self, Format};
 
 /// A partition as it is printed.
 #[derive(Debug, Serialize)]
@@ -47,6 +48,7 @@ impl PartitionRow {
 pub async fn run(context: &mut Context, command: cli::Partition) -> Result<(), Failure> {
     match command {
         cli::Partition::List { topic } => list(context, topic.as_ref()).await,
+        cli::Partition::ResetClock { topic, partition } => reset_clock(context, topic, partition).await,
     }
 }
 
@@ -64,6 +66,20 @@ async fn list(context: &mut Context, topic: Option<&TopicName>) -> Result<(), Fa
     let rows: Vec<PartitionRow> = listed?.into_iter().map(PartitionRow::of).collect();
     let format = context.document();
     context.out.rows(format, &rows, table)
+}
+
+async fn reset_clock(context: &mut Context, topic: TopicName, partition: PartitionId) -> Result<(), Failure> {
+    let status = context.client.reset_clock(&topic, partition).await?;
+    let format = context.document();
+    context.out.one(format, &ClockRow::of(&status), |row| {
+        clock::table(std::slice::from_ref(row))
+    })?;
+    if format == Format::Table {
+        output::note(&format!(
+            "partition {partition} of {topic} goes on with the present time"
+        ));
+    }
+    Ok(())
 }
 
 fn table(rows: &[PartitionRow]) -> comfy_table::Table {
@@ -96,7 +112,7 @@ fn table(rows: &[PartitionRow]) -> comfy_table::Table {
 
 #[cfg(test)]
 mod tests {
-    use tailwater_wire::ids::{Lineage, Offset, PartitionId};
+    use tailwater_wire::ids::{Lineage, Offset};
 
     use super::*;
 
