@@ -25,6 +25,7 @@ const GUARDED: &[(&str, &[&str])] = &[
             "node/src/partition/fetch.rs",
             "node/src/fanout/runner.rs",
             "node/src/fanout/cursors.rs",
+            "node/src/fanout/starting.rs",
             "node/src/fanout/sweeper.rs",
             "bench/",
             "tests/",
