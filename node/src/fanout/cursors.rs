@@ -125,7 +125,8 @@ impl Cursors {
         if pass.sweep {
             // Looked up anew at each question: cursors come and go while it goes on.
             sweeper::sweep(&self.shared, |key| {
-                self.running.borrow().contains_key(key) || self.reconciler.borrow().desired().contains_key(key)
+                self.running.borrow().contains_key(key)
+                    || self.reconciler.borrow().desired().contains_key(key)
             })
             .await;
         }

@@ -262,7 +262,11 @@ mod tests {
             "deferred starts are named again"
         );
         let running = running_as_desired(&meta);
-        assert_eq!(reconciler.quiet_pass(meta.version, 0), None, "something is left to do");
+        assert_eq!(
+            reconciler.quiet_pass(meta.version, 0),
+            None,
+            "something is left to do"
+        );
         for pass in 3..=60 {
             // Once settled, what runs need not even be described.
             let done = match reconciler.quiet_pass(meta.version, 0) {

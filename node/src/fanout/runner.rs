@@ -269,9 +269,9 @@ impl Runner {
                     committed_at_max,
                     flushed_only: true,
                 };
-                self.spawn(move |this| async move {
-                    this.read(request, from, limits, wait_millis > 0).await
-                });
+                self.spawn(
+                    move |this| async move { this.read(request, from, limits, wait_millis > 0).await },
+                );
             }
             Action::Commit {
                 request,
@@ -419,6 +419,10 @@ impl Runner {
         let log = &self.parent.log;
         if may_wait {
             self.wait_at(from).await;
+            if self.ended.get() {
+                // Nobody asks any more.
+                return Arrival::Event(Event::Tick);
+            }
         }
         // While it is being read and cut, the slab counts with what it may hold at most.
         let _charge = self.shared.budget.take(limits.bytes_max).await;
@@ -496,9 +500,7 @@ impl Runner {
 
     /// Returns when the cursor has ended: nothing is in flight, and nothing touches its file any more.
     pub async fn ended(&self) {
-        self.end
-            .until(|| self.ended.get() && !self.storing.get())
-            .await;
+        self.end.until(|| self.ended.get() && !self.storing.get()).await;
     }
 
     /// Whether the cursor has ended.

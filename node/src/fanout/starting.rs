@@ -204,8 +204,10 @@ struct Word {
 
 impl Words {
     async fn of(&self, shared: &Shared, parent: &TopicName, child: &TopicName) -> Option<LeaderConfirmed> {
-        self.ask(parent, child, || async { shared.confirm_link(parent, child).await.ok() })
-            .await
+        self.ask(parent, child, || async {
+            shared.confirm_link(parent, child).await.ok()
+        })
+        .await
     }
 
     async fn ask<F: Future<Output = Option<LeaderConfirmed>>>(

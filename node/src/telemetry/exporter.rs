@@ -25,7 +25,11 @@ const SECONDS_BOUNDS: [f64; 19] = [
 type Pick = fn(&ShardCounters) -> u64;
 
 /// Those that are histograms.
-const HISTOGRAMS: [&str; 3] = ["log_append_seconds", "log_fsync_seconds", "fanout_reconcile_seconds"];
+const HISTOGRAMS: [&str; 3] = [
+    "log_append_seconds",
+    "log_fsync_seconds",
+    "fanout_reconcile_seconds",
+];
 
 /// Name and help text of every metric, without the `tailwater_` prefix; those of single links are in `links`.
 const HELP: &[(&str, &str)] = &[
@@ -247,9 +251,15 @@ impl Exporter {
     /// The recorder's counters are whole numbers; what counts seconds is written beside it.
     fn seconds(&self, text: &mut String) {
         let name = "fanout_busy_seconds_total";
-        let help = HELP.iter().find(|(of, _)| *of == name).map_or("", |(_, help)| help);
+        let help = HELP
+            .iter()
+            .find(|(of, _)| *of == name)
+            .map_or("", |(_, help)| help);
         // Writing to a string cannot fail.
-        let _ = writeln!(text, "# HELP tailwater_{name} {help}\n# TYPE tailwater_{name} counter");
+        let _ = writeln!(
+            text,
+            "# HELP tailwater_{name} {help}\n# TYPE tailwater_{name} counter"
+        );
         for (number, shard) in self.shards.iter().enumerate() {
             let seconds = shard.fanout_busy_ns.get() as f64 / 1e9;
             let _ = writeln!(text, "tailwater_{name}{{shard=\"{number}\"}} {seconds}");
@@ -340,7 +350,10 @@ mod tests {
             assert!(text.lines().any(|l| l == line), "{line} in\n{text}");
         }
         assert!(text.contains("# HELP tailwater_log_fsync_seconds One flush"));
-        for line in text.lines().filter(|line| !line.is_empty() && !line.starts_with('#')) {
+        for line in text
+            .lines()
+            .filter(|line| !line.is_empty() && !line.starts_with('#'))
+        {
             let series = line.split(['{', ' ']).next().unwrap_or_default();
             let family = ["_bucket", "_sum", "_count"]
                 .iter()

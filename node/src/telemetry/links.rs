@@ -60,7 +60,9 @@ const FAMILIES: [Family; 4] = [
 pub fn render(text: &mut String, links: &[LinkStatus], busy_ns: &BTreeMap<Pair, u64>) {
     let mut totals: BTreeMap<(&TopicName, &TopicName), Totals> = BTreeMap::new();
     for status in links {
-        let total = totals.entry((&status.link.parent, &status.link.child)).or_default();
+        let total = totals
+            .entry((&status.link.parent, &status.link.child))
+            .or_default();
         for cursor in &status.cursors {
             total.lag += cursor.parent_high_water_mark.since(cursor.position);
             total.due_lag_millis_max = total.due_lag_millis_max.max(cursor.due_lag_millis);
@@ -77,7 +79,10 @@ pub fn render(text: &mut String, links: &[LinkStatus], busy_ns: &BTreeMap<Pair, 
     }
     for (name, kind, help, value) in FAMILIES {
         // Writing to a string cannot fail. A topic's name has nothing that a label would have to escape.
-        let _ = writeln!(text, "# HELP tailwater_{name} {help}\n# TYPE tailwater_{name} {kind}");
+        let _ = writeln!(
+            text,
+            "# HELP tailwater_{name} {help}\n# TYPE tailwater_{name} {kind}"
+        );
         for ((parent, child), total) in &totals {
             let value = value(total);
             let _ = writeln!(
@@ -111,19 +116,20 @@ mod tests {
             attach_offsets: vec![Offset(0)],
             index: 1,
         };
-        let cursor = |(partition, &(lag, due_lag_millis, stalled)): (usize, &(u64, u64, bool))| CursorStatus {
-            partition: PartitionId(partition as u32),
-            epoch: link.epoch,
-            position: Offset(10),
-            parent_high_water_mark: Offset(10 + lag),
-            due_lag_millis,
-            next_due: None,
-            committed: 0,
-            filtered: 0,
-            dropped: 0,
-            duplicates: 0,
-            stalled: stalled.then(|| "child: DISK_FULL".to_owned()),
-        };
+        let cursor =
+            |(partition, &(lag, due_lag_millis, stalled)): (usize, &(u64, u64, bool))| CursorStatus {
+                partition: PartitionId(partition as u32),
+                epoch: link.epoch,
+                position: Offset(10),
+                parent_high_water_mark: Offset(10 + lag),
+                due_lag_millis,
+                next_due: None,
+                committed: 0,
+                filtered: 0,
+                dropped: 0,
+                duplicates: 0,
+                stalled: stalled.then(|| "child: DISK_FULL".to_owned()),
+            };
         LinkStatus {
             cursors: cursors.iter().enumerate().map(cursor).collect(),
             link,
@@ -154,9 +160,16 @@ mod tests {
             "tailwater_fanout_link_busy_seconds_total{parent=\"ticks\",child=\"copy\"} 2.5",
             "tailwater_fanout_link_busy_seconds_total{parent=\"ticks\",child=\"late\"} 0",
         ] {
-            assert_eq!(text.lines().filter(|l| *l == line).count(), 1, "{line} in\n{text}");
+            assert_eq!(
+                text.lines().filter(|l| *l == line).count(),
+                1,
+                "{line} in\n{text}"
+            );
         }
-        assert!(!text.contains("gone"), "a link that is no more is not shown:\n{text}");
+        assert!(
+            !text.contains("gone"),
+            "a link that is no more is not shown:\n{text}"
+        );
         let mut none = String::new();
         render(&mut none, &[], &busy);
         assert!(none.is_empty());

@@ -77,14 +77,22 @@ mod tests {
         assert!(shard.get() >= 8_000_000, "{} ns", shard.get());
         let mut sums = BTreeMap::new();
         meters.add_to(&mut sums);
-        assert_eq!(sums[&(name("ticks"), name("copy"))], shard.get(), "no part of it twice");
+        assert_eq!(
+            sums[&(name("ticks"), name("copy"))],
+            shard.get(),
+            "no part of it twice"
+        );
 
         let other = Meter::new(meters.of(&name("ticks"), &name("copy")));
         block_on(other.measure(&shard, async { spin(1) }));
         drop(meter);
         let mut sums = BTreeMap::new();
         meters.add_to(&mut sums);
-        assert_eq!(sums[&(name("ticks"), name("copy"))], shard.get(), "cursors of a link share it");
+        assert_eq!(
+            sums[&(name("ticks"), name("copy"))],
+            shard.get(),
+            "cursors of a link share it"
+        );
         drop(other);
         let mut sums = BTreeMap::new();
         meters.add_to(&mut sums);

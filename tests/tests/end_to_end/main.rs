@@ -4,6 +4,7 @@
 //! everything arrive and checking that it did.
 
 mod fan_out;
+mod many_cursors;
 mod kill;
 mod lost_metadata;
 mod flush;
