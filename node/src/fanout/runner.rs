@@ -11,7 +11,6 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures_lite::future::or;
-use glommio::sync::Semaphore;
 
 use tailwater_storage::cursor_file;
 use tailwater_storage::dedup::verdict::OriginMark;
@@ -23,6 +22,7 @@ use tailwater_wire::code::ErrorCode;
 use tailwater_wire::ids::{CommitTime, Delay, Epoch, Offset, PartitionId, TopicName};
 use tailwater_wire::message::CursorStatus;
 
+use crate::budget::Budget;
 use crate::fanout::batch::Cutter;
 use crate::fanout::committer::{self, Committed};
 use crate::fanout::cursor::message::{Action, EpochVerdict, Event, ParentVerdict, RequestId, Slab};
@@ -37,7 +37,7 @@ use crate::signal::Signal;
 use crate::telemetry::meter::Meter;
 
 /// Cursor files that are replaced at the same time: enough that replacements in one directory share its flush.
-const STORE_AT_ONCE: u64 = 64;
+const STORE_AT_ONCE: usize = 64;
 /// How long a wait that ended for nothing is left alone: the parent is closed, or takes no more records.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
@@ -45,15 +45,15 @@ const LOOK_AGAIN: Duration = Duration::from_secs(1);
 pub struct Positions {
     /// Those that wait for their turn.
     pub unsaved: Unsaved<Runner>,
-    /// Bounds how many are stored at the same time.
-    at_once: Semaphore,
+    /// Bounds how many are stored at the same time: it counts them, not bytes.
+    at_once: Rc<Budget>,
 }
 
 impl Default for Positions {
     fn default() -> Positions {
         Positions {
             unsaved: Unsaved::default(),
-            at_once: Semaphore::new(STORE_AT_ONCE),
+            at_once: Budget::new(STORE_AT_ONCE),
         }
     }
 }
@@ -459,12 +459,11 @@ impl Runner {
     async fn persist(&self, persist: Persist) -> Arrival {
         self.stored.until(|| !self.storing.get()).await;
         self.storing.set(true);
-        // The semaphore is never closed; without a permit there would only be no bound.
-        let permit = self.positions.at_once.acquire_permit(1).await;
+        let turn = self.positions.at_once.take(1).await;
         let (partitions, unique) = (&self.shared.partitions, self.shared.unique());
         let stored = cursor_file::advance(partitions.disk(), &self.file, unique, persist);
         let outcome = stored.await;
-        drop(permit);
+        drop(turn);
         self.storing.set(false);
         self.stored.notify();
         if self.ended.get() {

@@ -71,7 +71,7 @@ mod tests {
             unsaved.push(Rc::new(1));
             assert_eq!(block_on(poll_once(next.as_mut())).as_deref(), Some(&1));
         }
-        [2, 3, 4].map(|who| unsaved.push(Rc::new(who)));
+        (2..5).for_each(|who| unsaved.push(Rc::new(who)));
         let taken: Vec<_> = (0..3).map(|_| *block_on(unsaved.next())).collect();
         assert_eq!(taken, [2, 3, 4]);
         assert!(unsaved.is_empty());

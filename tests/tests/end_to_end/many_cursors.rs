@@ -21,7 +21,9 @@ fn children() -> impl Iterator<Item = TopicName> {
 
 async fn series(node: &TestNode, name: &str) -> f64 {
     let (_, text) = node.get("/metrics").await;
-    let value = text.lines().find_map(|line| line.strip_prefix(name)?.trim().parse().ok());
+    let value = text
+        .lines()
+        .find_map(|line| line.strip_prefix(name)?.trim().parse().ok());
     value.unwrap_or_else(|| panic!("no {name} in\n{text}"))
 }
 
