@@ -11,6 +11,7 @@ mod delay_cases;
 mod connections;
 mod shards;
 mod storm;
+mod many_cursors;
 mod kill;
 mod lost_metadata;
 mod flush;
