@@ -10,6 +10,7 @@ use tailwater_wire::code::{ErrorCode, Refusal};
 use tailwater_wire::ids::{Incarnation, TopicName};
 use tailwater_wire::meta::MetaSnapshot;
 
+use crate::clock::service as clock_service;
 use crate::control::request::ShardCommand;
 use crate::fanout::cursors::Cursors;
 use crate::ingress::local::Local;
@@ -103,6 +104,9 @@ impl Commands {
             ShardCommand::Close(done) => {
                 self.closed.set(true);
                 self.partitions().close_all().await;
+                if self.partitions().placement().shard == 0 {
+                    clock_service::stop(self.partitions().clock()).await;
+                }
                 let _unwanted = done.send(());
             }
             ShardCommand::Serve | ShardCommand::End => {}

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 
+use crate::clock::source::ClockSource;
 use tailwater_wire::limits::{FANOUT_BATCH_BYTES, FANOUT_BATCH_RECORDS};
 
 /// Everything that can be set. Unknown keys are refused.
@@ -33,6 +34,9 @@ pub struct NodeConfig {
     pub fanout: FanoutConfig,
     /// The settings of what shards send each other.
     pub mesh: MeshConfig,
+    /// Which clocks it runs by: the machine's, but for nodes inside a test.
+    #[serde(skip)]
+    pub clock: ClockSource,
 }
 
 /// Settings of the mesh between shards.
@@ -92,6 +96,7 @@ impl Default for NodeConfig {
             log: LogConfig::default(),
             fanout: FanoutConfig::default(),
             mesh: MeshConfig::default(),
+            clock: ClockSource::System,
         }
     }
 }

@@ -15,6 +15,7 @@ use tailwater_storage::disk::preflight;
 use tailwater_storage::disk::watchdog::{Watchdog, WatchdogOptions};
 use tailwater_storage::layout::{self, TopicsEntry};
 
+use crate::clock::keeper::Keeper;
 use crate::clock::system::SystemClock;
 use crate::config::{ConfigError, NodeConfig};
 use crate::control::admin_http::{self, AdminState};
@@ -134,9 +135,9 @@ impl Shards {
         for shard in &self.commands {
             let _dead_already = shard.send(ShardCommand::End);
         }
-        let ends = self.executors.into_iter().map(RunningExecutor::join);
-        // All are waited for; the first that had died is told.
-        ends.fold(Ok(()), |all, end| all.and(end))
+        // All are waited for, before the first that had died is told.
+        let ends: Vec<_> = self.executors.into_iter().map(RunningExecutor::join).collect();
+        ends.into_iter().collect()
     }
 }
 
@@ -148,6 +149,7 @@ struct ControlSetup {
     shards: Vec<flume::Sender<ShardCommand>>,
     bounds: Bounds,
     exporter: Exporter,
+    clock: SystemClock,
     ready: Arc<AtomicBool>,
     stop: Arc<tokio::sync::Notify>,
     started: flume::Sender<Result<String, String>>,
@@ -171,6 +173,7 @@ impl Node {
         let lock = lock_data_dir(&config.data)?;
         check_metadata(&config.data)?;
         Space::new(&config.data).make_room();
+        let (clock, keeper) = Keeper::open(&config.data, config.clock.clone());
         let admin = std::net::TcpListener::bind(config.admin)
             .and_then(|listener| listener.set_nonblocking(true).map(|()| listener))
             .map_err(|source| StartError::Listen {
@@ -208,7 +211,8 @@ impl Node {
                 space: Space::new(&config.data),
                 segment_bytes_first: config.log.segment_bytes_first,
             },
-            exporter: Exporter::new(counters.clone(), Arc::clone(&watchdog)),
+            exporter: Exporter::new(counters.clone(), Arc::clone(&watchdog)).with_clock(clock.clone()),
+            clock: clock.clone(),
             ready: Arc::clone(&ready),
             stop: Arc::clone(&stop_control),
             started,
@@ -231,7 +235,7 @@ impl Node {
         };
         // Whatever does not start takes the rest with it: the control thread ends, and the shards after it.
         let stop = || stop_control.notify_one();
-        let (clock, failed_flushes) = (SystemClock::start(), FailedFlushes::default());
+        let (failed_flushes, mut keeper) = (FailedFlushes::default(), Some(keeper));
         let ends = mesh::ends(shards, config.mesh.credits);
         let mut executors = Vec::with_capacity(shards as usize);
         for (((number, mesh), (listener, _)), commands) in (0..).zip(ends).zip(listeners).zip(commands) {
@@ -248,7 +252,9 @@ impl Node {
                 identity: identity.clone(),
                 mesh,
                 listener,
-                clock,
+                clock: clock.clone(),
+                // The first shard keeps the clock of all.
+                keeper: keeper.take(),
                 failed_flushes: failed_flushes.clone(),
                 counters: counters.clone(),
                 commands,
@@ -349,6 +355,7 @@ async fn control_main(setup: ControlSetup) -> Result<(), String> {
         shards,
         bounds,
         exporter,
+        clock,
         ready,
         stop,
         started,
@@ -370,6 +377,7 @@ async fn control_main(setup: ControlSetup) -> Result<(), String> {
         admin,
         AdminState {
             control: Arc::clone(&control),
+            clock,
             ready,
         },
     ));

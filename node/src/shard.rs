@@ -13,6 +13,7 @@ use tailwater_storage::disk::uring::UringDisk;
 use tailwater_storage::layout;
 
 use crate::budget::Budget;
+use crate::clock::keeper::Keeper;
 use crate::clock::system::{SystemClock, elapsed_since_boot};
 use crate::commands::Commands;
 use crate::config::NodeConfig;
@@ -45,8 +46,10 @@ pub struct ShardSetup {
     pub mesh: MeshEnd,
     /// Where clients come in.
     pub listener: std::net::TcpListener,
-    /// The owner's clock of the node.
+    /// The owner's clock, which all shards share.
     pub clock: SystemClock,
+    /// Who keeps it; with one shard alone.
+    pub keeper: Option<Keeper>,
     /// Failed flushes on the data directory's device, counted by all shards together.
     pub failed_flushes: FailedFlushes,
     /// The counters of all shards; it writes its own.
@@ -67,6 +70,7 @@ pub async fn run(setup: ShardSetup) {
         mesh,
         listener,
         clock,
+        keeper,
         failed_flushes,
         counters: all_counters,
         commands,
@@ -90,13 +94,16 @@ pub async fn run(setup: ShardSetup) {
         rng.set(own);
         drawn
     });
+    if let Some(keeper) = keeper {
+        glommio::spawn_local(keeper.run(disk.clone())).detach();
+    }
     let (data, log) = (config.data.clone(), config.log.clone());
     let partitions = Rc::new(Partitions::new(
         placement,
         disk,
         data,
         log,
-        clock,
+        clock.clone(),
         random,
         Arc::clone(&counters),
     ));

@@ -110,6 +110,7 @@ impl Control {
             match request {
                 Request::CreateTopic(spec) => self.create_topic(spec).await,
                 Request::DeleteTopic(name) => self.delete_topic(name).await,
+                Request::AlterTopic(request) => self.alter_topic(request).await,
                 Request::Attach(request) => self.attach(request).await.map(Reply::Attached),
                 Request::Detach(request) => self.detach(request).await,
                 _ => Err(Refusal::new(
@@ -133,8 +134,7 @@ impl Control {
         let incarnation = Incarnation::from_u64(rand::random());
         let command = Command::CreateTopic { spec, incarnation };
         self.metastore.check(&command)?;
-        self.check_files(wanted)?;
-        self.bounds.space.check(wanted, self.bounds.segment_bytes_first)?;
+        self.check_room(wanted)?;
         match self.metastore.propose(command).await? {
             Outcome::TopicCreated(topic) => {
                 self.publish().await;
@@ -142,6 +142,12 @@ impl Control {
             }
             other => Err(unexpected(&other)),
         }
+    }
+
+    /// Whether the machine has files and room for so many partitions more.
+    pub(super) fn check_room(&self, wanted: u64) -> Result<(), Refusal> {
+        self.check_files(wanted)?;
+        self.bounds.space.check(wanted, self.bounds.segment_bytes_first)
     }
 
     /// Whether the process may open files for so many partitions more.
@@ -419,7 +425,7 @@ fn shard_gone() -> Refusal {
     Refusal::new(ErrorCode::Draining, "the node is shutting down")
 }
 
-fn unexpected(outcome: &Outcome) -> Refusal {
+pub(super) fn unexpected(outcome: &Outcome) -> Refusal {
     Refusal::new(
         ErrorCode::Internal,
         format!("the metastore answered with something else: {outcome:?}"),

@@ -10,6 +10,7 @@ use tailwater_wire::code::{ErrorCode, Refusal};
 use tailwater_wire::ids::{PartitionId, TopicName};
 use tailwater_wire::message::{FetchRequest, ProduceRequest, Reply, Request, Welcome};
 
+use crate::clock::service as clock_service;
 use crate::control::request::ControlRequest;
 use crate::fanout::status::join_links;
 use crate::ingress::in_flight::{Connection, InFlight};
@@ -97,10 +98,15 @@ impl Dispatch {
             | Request::DeleteTopic(_)
             | Request::AlterTopic(_)
             | Request::Attach(_)
-            | Request::Detach(_)
-            | Request::Clock(_) => {
+            | Request::Detach(_) => {
                 self.later(connection, place, correlation, async move {
                     this.change(request).await
+                });
+            }
+            Request::Clock(request) => {
+                let clock = self.partitions().clock().clone();
+                self.later(connection, place, correlation, async move {
+                    clock_service::answer(&clock, request).await
                 });
             }
             Request::ListLinks(_) | Request::ListPartitions(_) | Request::DescribeLink(_) => {
@@ -319,7 +325,7 @@ fn unknown_topic(name: &TopicName) -> Refusal {
 
 fn client_reply(reply: ShardReply) -> Result<(Reply, Bytes), Refusal> {
     match reply {
-        ShardReply::Client(answered) => answered,
+        ShardReply::Client(answered) => *answered,
         _ => Err(Refusal::new(
             ErrorCode::Internal,
             "a shard answered something else",

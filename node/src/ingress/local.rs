@@ -10,13 +10,14 @@ use bytes::{Bytes, BytesMut};
 use tailwater_wire::code::{ErrorCode, Refusal};
 use tailwater_wire::ids::TopicName;
 use tailwater_wire::message::{
-    FetchRequest, FindOffset, OpenProducer, PartitionStatus, ProduceRequest, ProducerOpened, Reply, Request,
+    FetchRequest, FindOffset, OpenProducer, PartitionStatus, ProduceRequest, Reply, Request,
 };
 
 use crate::budget::Budget;
 use crate::fanout::cursors::Cursors;
 use crate::fanout::shared::Shared;
 use crate::partition::commit;
+use crate::partition::era;
 use crate::partition::fetch::{self, FetchedSlab};
 use crate::partition::owner::Partitions;
 use crate::partition::refusal;
@@ -154,6 +155,7 @@ impl Local {
         match request {
             Request::FindOffset(request) => self.find_offset(&request).await,
             Request::OpenProducer(request) => self.open_producer(request).await,
+            Request::ResetClock(request) => era::reset(&self.partitions, &request).await,
             _ => Err(Refusal::new(
                 ErrorCode::Internal,
                 "not a request for a partition's owner",
@@ -172,22 +174,9 @@ impl Local {
         let partition = self
             .partitions
             .find(&request.topic, Some(request.incarnation), request.partition)?;
-        let (log, now) = (&partition.log, self.partitions.clock().now());
-        let opened = log
-            .open_producer(&request.producer, now)
-            .map_err(|error| refusal::producer(&partition, &error))?;
-        if let Some(end) = opened.unflushed_until {
-            // The sequence is told only when a crash cannot take it back.
-            log.committed(end)
-                .await
-                .map_err(|error| refusal::commit(&partition, &error))?;
-        }
-        let (writer, last_sequence) = (opened.writer, opened.last_sequence);
-        Ok(Reply::ProducerOpened(ProducerOpened {
-            writer,
-            last_sequence,
-            lineage: log.lineage(),
-        }))
+        commit::open_producer(&self.partitions, &partition, &request.producer)
+            .await
+            .map(Reply::ProducerOpened)
     }
 
     /// This shard's part of an answer.

@@ -30,13 +30,16 @@ pub fn handle(local: &Rc<Local>, request: ShardRequest, answer: Responder) {
             local.wait(&request).await;
             answer.reply(ShardReply::Waited);
         }),
-        ShardRequest::Part(request) => answer.reply(ShardReply::Client(local.part(&request).map(plain))),
+        ShardRequest::Part(request) => {
+            answer.reply(ShardReply::Client(Box::new(local.part(&request).map(plain))))
+        }
         ShardRequest::Client { request, payload } => client(local, request, payload, answer),
     }
 }
 
 fn client(local: Rc<Local>, request: Request, payload: Bytes, answer: Responder) {
-    let reply = move |answered: Result<(Reply, Bytes), Refusal>| answer.reply(ShardReply::Client(answered));
+    let reply =
+        move |answered: Result<(Reply, Bytes), Refusal>| answer.reply(ShardReply::Client(Box::new(answered)));
     match request {
         Request::Produce(request) => match local.produce(&request, payload) {
             Err(refusal) => reply(Err(refusal)),

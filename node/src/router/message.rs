@@ -69,7 +69,7 @@ pub enum ShardReply {
     /// To `Commit`.
     Committed(CommitReply),
     /// To `Client` and `Part`: the reply, and the batches of a fetch.
-    Client(Result<(Reply, Bytes), Refusal>),
+    Client(Box<Result<(Reply, Bytes), Refusal>>),
     /// To `Wait`.
     Waited,
 }
