@@ -140,7 +140,7 @@ fn run(kind: Kind, path: &Path, records: usize) -> anyhow::Result<Vec<Duration>>
                 ring_record(&file, dsync, n).await?;
                 times.push(started.elapsed());
             }
-            file.close_rc().await?;
+            file.close_rc().await.map_err(io::Error::from)?;
             Ok(times)
         })?
         .join()
@@ -194,10 +194,11 @@ fn serve(path: Option<PathBuf>, dsync: bool, spin_us: u64, records: usize) -> an
             Some(path) => Some(open(path, dsync).await?),
             None => None,
         };
-        let listener = glommio::net::TcpListener::bind("127.0.0.1:0")?;
-        tell.send(listener.local_addr()?.port())?;
-        let mut stream = listener.accept().await?;
-        stream.set_nodelay(true)?;
+        let listener = glommio::net::TcpListener::bind("127.0.0.1:0").map_err(io::Error::from)?;
+        let address = listener.local_addr().map_err(io::Error::from)?;
+        tell.send(address.port())?;
+        let mut stream = listener.accept().await.map_err(io::Error::from)?;
+        stream.set_nodelay(true).map_err(io::Error::from)?;
         let (mut request, mut n) = ([0; REQUEST_BYTES], 0);
         while stream.read_exact(&mut request).await.is_ok() {
             if let Some(file) = &file {
@@ -207,7 +208,7 @@ fn serve(path: Option<PathBuf>, dsync: bool, spin_us: u64, records: usize) -> an
             n += 1;
         }
         if let Some(file) = file {
-            file.close_rc().await?;
+            file.close_rc().await.map_err(io::Error::from)?;
         }
         Ok(Vec::new())
     })?;
@@ -243,9 +244,11 @@ async fn open(path: &Path, dsync: bool) -> anyhow::Result<Rc<DmaFile>> {
     if dsync {
         options.custom_flags(libc::O_DSYNC);
     }
-    let file = options.dma_open(path).await?;
+    let file = options.dma_open(path).await.map_err(io::Error::from)?;
     // The first read of an executor decides how it reads all files; this one is not empty.
-    file.read_at_aligned(0, BLOCK_BYTES).await?;
+    file.read_at_aligned(0, BLOCK_BYTES)
+        .await
+        .map_err(io::Error::from)?;
     Ok(Rc::new(file))
 }
 
