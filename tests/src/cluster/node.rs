@@ -190,13 +190,9 @@ impl TestNode {
                 let log = self.log();
                 let taken = log[said_before..].contains("Address already in use");
                 assert!(taken, "the node ended with {status} instead of serving:\n{log}");
-                if self.has_served {
-                    // The kernel still ends the killed process's rings, which hold its listeners.
-                    tokio::time::sleep(Duration::from_millis(20)).await;
-                } else {
-                    // Some other program was quicker to the port.
-                    self.draw_ports();
-                }
+                assert!(!self.has_served, "a node gets its ports back:\n{log}");
+                // Some other program was quicker to the port.
+                self.draw_ports();
                 said_before = log.len();
                 self.spawn();
             }
