@@ -14,6 +14,7 @@ mod shards;
 mod storm;
 mod many_cursors;
 mod kill;
+mod written_parent;
 mod lost_metadata;
 mod flush;
 mod cursor_file;

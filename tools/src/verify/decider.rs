@@ -8,7 +8,8 @@
 //! - a child record at or below the last one seen: **duplicate** (one that came out of order counts as missing at its
 //!   place and as duplicate where it stands);
 //! - a child record that the parent's stream does not have, that the parent has not committed yet, or that was copied
-//!   from another history of the parent: **unexpected**;
+//!   from another history of the parent and is not what the parent has now: **unexpected**. A parent that began a new
+//!   history over what it had kept (a `written` topic after a crash) holds the same records, so its old copies are good;
 //! - a child record whose key, value, headers or timestamp differ from the parent's: **differing**;
 //! - a child record that the delay gate let pass before its parent record was due: **early**. Without a delay there is
 //!   no gate, and nothing is early.
@@ -50,7 +51,8 @@ pub struct ChildItem {
     pub commit_time: u64,
     /// When the delay gate let it pass, nanoseconds since the epoch.
     pub released_at: u64,
-    /// It was copied from another history of the parent partition than the one that it is compared with.
+    /// It was copied from another history of the parent partition than the one that it is compared with: good only where
+    /// the two hold the same.
     pub foreign: bool,
     /// What it holds.
     pub content: Content,
@@ -95,7 +97,7 @@ pub struct Tally {
     /// Child records let pass before they were due.
     pub early: u64,
     /// Child records that the parent does not have, or has for another child partition or not past the filter, or that
-    /// come from another history; also above the range.
+    /// come from another history and were not found in this one; also above the range.
     pub unexpected: u64,
     /// Child records that are not equal to their parent record.
     pub differing: u64,
@@ -210,10 +212,13 @@ impl Decider {
     /// Compares the parent's front with the child's next record, and says which to move on. A child record is
     /// presented again until the answer is not [`Advance::Parent`].
     pub fn compare(&mut self, head: Head<'_>, child: &ChildItem) -> Advance {
-        let unexpected = self.tally.unexpected;
+        let (unexpected, differing) = (self.tally.unexpected, self.tally.differing);
         let advance = self.place(head, child);
         if advance != Advance::Parent {
-            if child.foreign && self.tally.unexpected == unexpected {
+            let is_the_parents = advance == Advance::Both && self.tally.differing == differing;
+            let is_unknown = child.parent_offset < self.blind_to;
+            let counted = self.tally.unexpected > unexpected;
+            if child.foreign && !is_the_parents && !is_unknown && !counted {
                 self.tally.unexpected += 1;
             }
             let found = self.tally.unexpected > unexpected;
