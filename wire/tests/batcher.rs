@@ -506,7 +506,7 @@ fn a_lane_takes_another_way_only_when_the_old_one_is_empty() {
             };
             actions.into_iter().filter_map(id).collect()
         };
-        let mut push = |batcher: &mut Batcher, values: std::ops::Range<u64>| {
+        let push = |batcher: &mut Batcher, values: std::ops::Range<u64>| {
             for value in values {
                 batcher.push(P0, &record(value), now).expect("fits");
             }
@@ -526,7 +526,7 @@ fn a_lane_takes_another_way_only_when_the_old_one_is_empty() {
         assert_eq!(out, [1, 2]);
         assert!(batcher.step(Event::Reroute { partition: P0 }, now).is_empty());
         assert!(push(&mut batcher, 6..12).is_empty());
-        let mut settle = |batcher: &mut Batcher, batch| {
+        let settle = |batcher: &mut Batcher, batch| {
             let event = Event::Settled {
                 partition: P0,
                 batch,
