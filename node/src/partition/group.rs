@@ -75,6 +75,8 @@ async fn upkeep(partitions: &Partitions, partition: &Rc<Partition>, retention: b
         partitions.mark_dirty(partition);
     }
     if retention {
+        // A clock that is held vouches for no age.
+        let now = (!partitions.clock().is_held()).then_some(now);
         match log.apply_retention(now, partition.retention.get()).await {
             Ok(removed) => removed.iter().for_each(|segment| {
                 tracing::info!(

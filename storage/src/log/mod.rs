@@ -44,6 +44,8 @@ mod read;
 mod retain;
 mod roll;
 
+pub mod era;
+
 pub mod round;
 
 /// See the module.

@@ -48,6 +48,7 @@ impl<D: Disk> Opener<'_, D> {
                 version: u16::from(version),
             });
         }
+        let eras = header.eras.clone();
         let plan = plan(base, header.proved_through, header.data_start(), &found).map_err(|_| {
             OpenError::Inconsistent {
                 path: path.clone(),
@@ -101,6 +102,7 @@ impl<D: Disk> Opener<'_, D> {
                 stated: plan.proved_through,
                 flushed_commit_time: proved_commit_time,
                 last_commit_time,
+                eras,
             },
             Verdict::Rewrite => {
                 self.report.cut_at = Some(plan.next_offset);
@@ -122,6 +124,7 @@ impl<D: Disk> Opener<'_, D> {
                     lineage,
                     commit_time_floor: proved_commit_time,
                     nonce,
+                    eras: eras.clone(),
                 };
                 let active = self.begin(new, &dedup, &copied).await?;
                 replay(&mut dedup, unproved, std::iter::empty(), plan.next_offset);
@@ -139,6 +142,7 @@ impl<D: Disk> Opener<'_, D> {
                         .unwrap_or(proved_commit_time)
                         .max(proved_commit_time),
                     last_commit_time,
+                    eras,
                 }
             }
         };

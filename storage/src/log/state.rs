@@ -25,6 +25,7 @@ use bytes::Bytes;
 use crate::dedup::table::DedupTable;
 use crate::dedup::verdict::{AppendedBatch, Opened, OriginMark, Verdict};
 use crate::disk::latch::Latch;
+use crate::eras::Eras;
 use crate::error::{AppendError, ProducerError};
 use crate::group_commit::{Take, take};
 use crate::log::opens::{OPENS_WAITING_MAX, Opens};
@@ -48,6 +49,10 @@ pub(crate) struct LogState<F> {
     pub(crate) flushed: Offset,
     /// Every later batch gets at least this commit time.
     pub(crate) last_commit_time: CommitTime,
+    /// The eras that have ended: what lies in them counts as they say. No offset at or above `flushed` is in one.
+    pub(crate) eras: Rc<Eras>,
+    /// An era is being ended: nothing is appended.
+    pub(crate) ending_era: bool,
     /// The last commit time below `flushed`.
     pub(crate) flushed_commit_time: CommitTime,
     /// The highest frontier that something flushed states: what recovery would take for D.
@@ -137,6 +142,9 @@ impl<F: Clone> LogState<F> {
                 });
             }
             Verdict::UnknownProducer => return Err(AppendError::UnknownProducer),
+        }
+        if self.ending_era {
+            return Err(AppendError::Busy);
         }
         let len = bytes.len() as u64;
         if self.pending_bytes > 0 && self.pending_bytes + len > self.options.pending_bytes_max {
@@ -336,6 +344,15 @@ impl<F: Clone> LogState<F> {
             && !self.closed
             && self.latch.is_open()
             && now >= self.active_at.plus(idle)
+    }
+
+    /// An era has ended with what is flushed, which is everything: times are counted as the eras say from now on.
+    pub(crate) fn adopt(&mut self, eras: Eras) {
+        assert!(self.pending.is_empty() && self.flushed == self.next_offset);
+        self.flushed_commit_time = eras.counted_below(self.flushed, self.flushed_commit_time);
+        self.last_commit_time = eras.counted_below(self.flushed, self.last_commit_time);
+        self.segments.recount(&eras);
+        self.eras = Rc::new(eras);
     }
 
     /// Takes back what is pending, of which nothing was written: its offsets were never seen by anyone, and its

@@ -268,15 +268,15 @@ fn what_cannot_be_trusted_is_refused_and_left_alone() {
         |e| matches!(e, OpenError::CorruptHeader { .. }),
     );
     let newer = |d: &MemoryDisk, p: &Path| {
-        poke(d, p, 4, 2);
+        poke(d, p, 4, 3);
         seal_header(d, p);
     };
     check_refused("newer version", identity(), newer, |e| {
-        matches!(e, OpenError::NewerVersion { version: 2, .. })
+        matches!(e, OpenError::NewerVersion { version: 3, .. })
     });
     let newer_last = |d: &MemoryDisk, _: &Path| newer(d, segments(d).last().unwrap());
     check_refused("newer active segment", identity(), newer_last, |e| {
-        matches!(e, OpenError::NewerVersion { version: 2, .. })
+        matches!(e, OpenError::NewerVersion { version: 3, .. })
     });
     let checkpoint = |d: &MemoryDisk, _: &Path| assert!(d.flip(segments(d).last().unwrap(), 4096 + 30, 1));
     check_refused("rotten checkpoint", identity(), checkpoint, |e| {

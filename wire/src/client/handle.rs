@@ -15,8 +15,8 @@ use crate::client::pool::Pool;
 use crate::code::{ErrorCode, Refusal, Retry};
 use crate::ids::{Incarnation, PartitionId, TopicName};
 use crate::message::{
-    AttachRequest, DetachRequest, FetchRequest, Fetched, FindOffset, FoundOffset, LinkStatus, Place, Reply,
-    Request, Welcome,
+    AlterTopic, AttachRequest, ClockRequest, ClockStatus, DetachRequest, FetchRequest, Fetched, FindOffset,
+    FoundOffset, LinkDetail, LinkStatus, PartitionStatus, Place, Reply, Request, ResetClock, Welcome,
 };
 use crate::meta::{Link, LinkOptions, Topic, TopicSpec};
 use crate::session::machine::is_repeatable;
@@ -326,6 +326,85 @@ impl Client {
     fn topics(&self) -> std::sync::MutexGuard<'_, HashMap<TopicName, Topic>> {
         // The map is whole at every point where a holder could panic.
         self.inner.topics.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Changes settings of a topic; the topic as it then is.
+    ///
+    /// # Errors
+    /// Any [`ClientError`]; after `OUTCOME_UNKNOWN` it may be changed.
+    pub async fn alter_topic(&self, change: AlterTopic) -> Result<Topic, ClientError> {
+        self.forget(&change.topic);
+        match self.ask(Request::AlterTopic(change)).await? {
+            Reply::TopicAltered(topic) => {
+                self.topics().insert(topic.spec.name.clone(), topic.clone());
+                Ok(topic)
+            }
+            other => Err(self.unexpected(&other)),
+        }
+    }
+
+    /// Partitions with their place and their ends, of one topic or all, by topic, then number.
+    ///
+    /// # Errors
+    /// Any [`ClientError`].
+    pub async fn list_partitions(
+        &self,
+        topic: Option<&TopicName>,
+    ) -> Result<Vec<PartitionStatus>, ClientError> {
+        let request = Request::ListPartitions(topic.cloned());
+        match self.ask(request).await? {
+            Reply::Partitions(partitions) => Ok(partitions),
+            other => Err(self.unexpected(&other)),
+        }
+    }
+
+    /// One link in detail: every cursor, and every child partition as each of them sees it.
+    ///
+    /// # Errors
+    /// Any [`ClientError`].
+    pub async fn describe_link(
+        &self,
+        parent: &TopicName,
+        child: &TopicName,
+    ) -> Result<LinkDetail, ClientError> {
+        let request = DetachRequest {
+            parent: parent.clone(),
+            child: child.clone(),
+        };
+        match self.ask(Request::DescribeLink(request)).await? {
+            Reply::LinkDetail(detail) => Ok(detail),
+            other => Err(self.unexpected(&other)),
+        }
+    }
+
+    /// What each shard's clock says and whether it is held back; or releases it (SPEC.md G6).
+    ///
+    /// # Errors
+    /// Any [`ClientError`].
+    pub async fn clock(&self, request: ClockRequest) -> Result<Vec<ClockStatus>, ClientError> {
+        match self.ask(Request::Clock(request)).await? {
+            Reply::Clocks(clocks) => Ok(clocks),
+            other => Err(self.unexpected(&other)),
+        }
+    }
+
+    /// Recovers a partition that was stamped in a false future (G6); its clock as it goes on.
+    ///
+    /// # Errors
+    /// Any [`ClientError`].
+    pub async fn reset_clock(
+        &self,
+        topic: &TopicName,
+        partition: PartitionId,
+    ) -> Result<ClockStatus, ClientError> {
+        let request = ResetClock {
+            topic: topic.clone(),
+            partition,
+        };
+        match self.ask(Request::ResetClock(request)).await? {
+            Reply::ClockReset(status) => Ok(status),
+            other => Err(self.unexpected(&other)),
+        }
     }
 }
 

@@ -76,6 +76,7 @@ impl Producer {
                 open: HashMap::new(),
                 flush: false,
                 closing: false,
+                trouble: None,
             }),
             space: Semaphore::new(options.buffer_bytes),
             wake: Notify::new(),
@@ -99,6 +100,13 @@ impl Producer {
     #[must_use]
     pub fn topic(&self) -> &Topic {
         &self.topic
+    }
+
+    /// Why the last answered batch was not committed; `None` once one is. It may be tried again until its time is up,
+    /// so this is what a producer waits for that seems to stand still.
+    #[must_use]
+    pub fn trouble(&self) -> Option<ClientError> {
+        self.shared.lock().trouble.clone()
     }
 
     /// Accepts a record; waits only for buffer space. It goes to its key's partition; without a key, to the

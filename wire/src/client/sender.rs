@@ -40,6 +40,8 @@ pub(crate) struct State {
     pub(crate) open: HashMap<BatchId, OpenBatch>,
     pub(crate) flush: bool,
     pub(crate) closing: bool,
+    /// Why the last answered batch was not committed, until one is.
+    pub(crate) trouble: Option<ClientError>,
 }
 
 #[derive(Debug)]
@@ -152,6 +154,10 @@ impl Driver {
         if let Err(Failure::Refused(refusal)) = &result {
             self.client.refused(&self.topic, partition, refusal, was_straight);
         }
+        let trouble = result.as_ref().err().map(|failure| {
+            let what = format!("produce to {}", self.topic.spec.name);
+            ClientError::of(failure.clone(), &self.client.config().server, &what)
+        });
         let result = result.map(|(reply, _)| reply);
         let event = match asked {
             Asked::Open(_) => Event::Opened {
@@ -167,6 +173,7 @@ impl Driver {
         };
         let actions = {
             let mut state = self.shared.lock();
+            state.trouble = trouble;
             state.batcher.step(event, self.shared.started.elapsed())
         };
         self.perform(actions).await;

@@ -21,7 +21,7 @@ impl Cursor {
         assert!(slab.next >= reading.from, "a read goes forward");
         let gate = slab
             .next_commit
-            .map(|commit| delay_gate::decide(self.config.delay, now, commit));
+            .map(|commit| delay_gate::decide(self.config.delay, now, self.gate_held, commit));
         let lane = self.lane(name);
         lane.full = slab.full;
         lane.gather_until = None;
@@ -60,7 +60,7 @@ impl Cursor {
         }
         self.recount();
         for index in took {
-            if !self.buckets[index].has_queue() && !self.buckets[index].has_in_flight() {
+            if !self.buckets[index].has_queue() && !self.buckets[index].has_unanswered() {
                 self.goes_on(index, out);
             }
             self.ship(index, now, out);

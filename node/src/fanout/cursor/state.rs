@@ -9,7 +9,7 @@ use tailwater_wire::ids::{CommitTime, Delay, Lineage, Offset, OriginId, Partitio
 use tailwater_wire::limits::{FANOUT_BATCH_BYTES, FANOUT_BATCH_RECORDS};
 
 use crate::fanout::batch::CutPlan;
-use crate::fanout::cursor::bucket::Bucket;
+use crate::fanout::cursor::bucket::{Bucket, Outcome};
 use crate::fanout::cursor::census::Census;
 use crate::fanout::cursor::lane::{Lane, RETRY_NANOS, Reading, after};
 use crate::fanout::cursor::message::{Action, EpochVerdict, Event, RequestId, Slab, StallReason};
@@ -107,6 +107,8 @@ pub struct Cursor {
     pub(super) floor: Offset,
     pub(super) parent_stall: Option<StallReason>,
     pub(super) next_due: Option<CommitTime>,
+    /// The owner's clock is held: a delay lets nothing pass (SPEC.md G6).
+    pub(super) gate_held: bool,
     acknowledged: Acknowledged,
     /// The newest position, while the cursor file does not hold it.
     newest: Option<Persist>,
@@ -143,12 +145,18 @@ impl Cursor {
             floor: Offset::ZERO,
             parent_stall: None,
             next_due: None,
+            gate_held: false,
             newest: None,
             stored: config.start,
             unsaved_since: None,
             probe: Probe::default(),
             config,
         }
+    }
+
+    /// Whether the owner's clock is held from now on. Told before every step.
+    pub fn hold_gate(&mut self, held: bool) {
+        self.gate_held = held;
     }
 
     /// Takes an event, and appends what is to be done to `out`.
@@ -177,12 +185,15 @@ impl Cursor {
                 bucket,
                 receipt,
                 duplicate,
-            } => self.on_acked(request, bucket, &receipt, duplicate, now, out),
+            } => {
+                let outcome = Outcome::Acked { receipt, duplicate };
+                self.on_answered(request, bucket, outcome, now, out);
+            }
             Event::Expected {
                 request,
                 bucket,
                 watermark,
-            } => self.on_expected(request, bucket, watermark, now, out),
+            } => self.on_answered(request, bucket, Outcome::Expected(watermark), now, out),
             Event::Failed {
                 request,
                 bucket,
