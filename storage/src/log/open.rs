@@ -17,6 +17,7 @@ use crate::eras::Eras;
 use crate::error::{OpenError, RecoveryReport};
 use crate::layout::{PartitionEntry, index_name, parse_partition_entry, segment_name};
 use crate::log::PartitionLog;
+use crate::log::opens::Opens;
 use crate::log::options::{LogIdentity, LogOptions};
 use crate::log::segments::{Sealed, Segments, index_of};
 use crate::log::state::LogState;
@@ -120,6 +121,7 @@ impl<D: Disk> PartitionLog<D> {
             active_at: now,
             pending: VecDeque::new(),
             pending_bytes: 0,
+            opens: Opens::default(),
             frontier_wanted: false,
             in_round: false,
             tail_is_open: false,
@@ -138,6 +140,7 @@ impl<D: Disk> PartitionLog<D> {
             state: RefCell::new(state),
             committed: Waiters::default(),
             flushed: Waiters::default(),
+            opened: Waiters::default(),
             round_ends: Waiters::default(),
         };
         Ok((Rc::new(log), report))

@@ -90,6 +90,7 @@ fn a_duplicate_fails_with_its_original() {
     let disk = MemoryDisk::new(1);
     let (log, _) = open(&disk);
     let writer = tailwater_wire::ids::Writer::Random([3; 16]);
+    open_random(&log, &disk, [3; 16]);
     let bytes = batch_of(writer, 0, 0, 1, 10);
     let original = log.committed(try_append(&log, &bytes, 1).unwrap().end);
     let repeat = log.committed(try_append(&log, &bytes, 1).unwrap().end);
@@ -132,6 +133,7 @@ fn a_full_disk_takes_back_what_was_not_written() {
     let disk = MemoryDisk::new(1);
     let (log, _) = open(&disk);
     let writer = tailwater_wire::ids::Writer::Random([3; 16]);
+    open_random(&log, &disk, [3; 16]);
     try_append(&log, &batch_of(writer, 0, 0, 1, 10), 1).unwrap();
     round(&log, &disk, 1);
     let used: u64 = segments(&disk)

@@ -4,6 +4,14 @@
 //! everything arrive and checking that it did.
 
 mod fan_out;
+mod attach_rounds;
+mod fencing;
+mod field_cases;
+mod delay_cases;
+mod connections;
+mod shards;
+mod storm;
+mod many_cursors;
 mod kill;
 mod lost_metadata;
 mod flush;
@@ -20,3 +28,4 @@ mod demo;
 mod delay;
 mod metrics;
 mod metadata;
+mod idempotent;
