@@ -7,9 +7,9 @@ use std::time::Duration;
 use tailwater_storage::atomic_file::{self, ReplaceError};
 use tailwater_storage::disk::device::Disk;
 
+use crate::clock::order::{ClockOrder, ORDERS_MAX};
 use crate::clock::owner_clock::{Event, OwnerClock, Told};
 use crate::clock::reading::{self, Last};
-use crate::clock::service::{ClockOrder, ORDERS_MAX};
 use crate::clock::source::ClockSource;
 use crate::clock::system::SystemClock;
 
@@ -73,6 +73,8 @@ impl Keeper {
                 Ok(Ok(ClockOrder::Stop(answer))) => {
                     let stored = self.step(&disk, Event::Stop).await;
                     let _asker_gone = answer.send(stored.map_err(|error| chain(&error)));
+                    // What came in meanwhile would wait for ever: its answer goes with it.
+                    self.orders.drain().for_each(drop);
                     return;
                 }
                 Ok(Err(_)) => return,

@@ -9,6 +9,7 @@ mod fencing;
 mod field_cases;
 mod delay_cases;
 mod connections;
+mod grown_topic;
 mod shards;
 mod storm;
 mod many_cursors;
