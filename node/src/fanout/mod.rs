@@ -9,6 +9,7 @@ pub mod anchor;
 pub mod cursor;
 pub mod delay_gate;
 pub mod filter;
+pub mod gaps;
 pub mod rekey;
 pub mod batch;
 pub mod probe;

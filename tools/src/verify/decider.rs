@@ -7,11 +7,16 @@
 //! - a parent record that the child's stream passed over, or that never came: **missing**;
 //! - a child record at or below the last one seen: **duplicate** (one that came out of order counts as missing at its
 //!   place and as duplicate where it stands);
-//! - a child record that the parent's stream does not have, that the parent has not committed yet, or that was copied
-//!   from another history of the parent: **unexpected**;
+//! - a child record that the parent's stream does not have, that the parent has not committed yet, or that differs and
+//!   was copied from another history of the parent: **unexpected**;
 //! - a child record whose key, value, headers or timestamp differ from the parent's: **differing**;
 //! - a child record that the delay gate let pass before its parent record was due: **early**. Without a delay there is
 //!   no gate, and nothing is early.
+//!
+//! A control batch of the child says of a range of parent offsets how many of its records are not there, because
+//! retention or damage took them: these are **dropped**, and not missing. Where the parent still shows the whole range,
+//! what is in the child and what is dropped must add up to what it should have received; else the difference is missing,
+//! or unexpected.
 
 use std::ops::Range;
 
@@ -50,10 +55,22 @@ pub struct ChildItem {
     pub commit_time: u64,
     /// When the delay gate let it pass, nanoseconds since the epoch.
     pub released_at: u64,
-    /// It was copied from another history of the parent partition than the one that it is compared with.
+    /// It was copied from another history of the parent partition than the one that it is compared with. That is no
+    /// finding by itself: a `written` parent that crashed has a new history, and most of its records still.
     pub foreign: bool,
     /// What it holds.
     pub content: Content,
+}
+
+/// What a control batch of the child says: parent records of this child partition that nobody can copy any more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DroppedItem {
+    /// The first parent offset.
+    pub from: u64,
+    /// Behind the last one.
+    pub to: u64,
+    /// How many records.
+    pub records: u64,
 }
 
 /// What stands at the front of the parent's stream.
@@ -99,6 +116,8 @@ pub struct Tally {
     pub unexpected: u64,
     /// Child records that are not equal to their parent record.
     pub differing: u64,
+    /// Parent records that are not in the child, as its control batches say.
+    pub dropped: u64,
     /// Parent records that are not due yet, and not in the child.
     pub pending: u64,
     /// The longest time between due and committed in the child, in nanoseconds.
@@ -123,6 +142,7 @@ impl Tally {
         self.early += other.early;
         self.unexpected += other.unexpected;
         self.differing += other.differing;
+        self.dropped += other.dropped;
         self.pending += other.pending;
         self.max_late_ns = self.max_late_ns.max(other.max_late_ns);
         self.first_finding = self.first_finding.or(other.first_finding);
@@ -152,6 +172,8 @@ pub struct Decider {
     seen_to: u64,
     /// Nothing can be said below: the child's log no longer goes back so far, or the parent's had a gap.
     blind_to: u64,
+    /// Parent records met so far in the dropped range that is being walked.
+    in_dropped: u64,
     tally: Tally,
 }
 
@@ -173,6 +195,7 @@ impl Decider {
             delay_ns,
             seen_to: attached_at,
             blind_to: from,
+            in_dropped: 0,
             tally: Tally::default(),
         }
     }
@@ -213,9 +236,6 @@ impl Decider {
         let unexpected = self.tally.unexpected;
         let advance = self.place(head, child);
         if advance != Advance::Parent {
-            if child.foreign && self.tally.unexpected == unexpected {
-                self.tally.unexpected += 1;
-            }
             let found = self.tally.unexpected > unexpected;
             self.in_a_row = found && self.note_unexpected(child.parent_offset);
         }
@@ -270,6 +290,39 @@ impl Decider {
         }
     }
 
+    /// The child says that records were dropped. Says which stream to move on, as [`Decider::compare`] does.
+    pub fn dropped(&mut self, head: Head<'_>, item: &DroppedItem) -> Advance {
+        match head {
+            Head::Item(parent) if parent.offset < item.from => {
+                self.passed_over(parent);
+                return Advance::Parent;
+            }
+            Head::Item(parent) if parent.offset < item.to => {
+                self.in_dropped += 1;
+                return Advance::Parent;
+            }
+            Head::Gap { to } => {
+                self.blind_to = self.blind_to.max(to);
+                if to <= item.to {
+                    return Advance::Parent;
+                }
+            }
+            Head::Item(_) | Head::End => {}
+        }
+        let there = std::mem::take(&mut self.in_dropped);
+        let checked = item.from >= self.blind_to && item.to <= self.to;
+        self.tally.dropped += item.records;
+        if checked && there != item.records {
+            self.tally.expected += there.saturating_sub(item.records);
+            self.tally.missing += there.saturating_sub(item.records);
+            self.tally.unexpected += item.records.saturating_sub(there);
+            self.finding(item.from);
+        }
+        self.seen_to = self.seen_to.max(item.to);
+        self.in_a_row = false;
+        Advance::Child
+    }
+
     /// The child has no more records: the parent's front never came. Called until the parent's stream ends.
     /// `overdue_before` is the commit time before which a record must have come.
     pub fn child_ended(&mut self, parent: &ParentItem, overdue_before: u64) {
@@ -304,7 +357,11 @@ impl Decider {
             self.finding(parent.offset);
         }
         if child.content != parent.content {
-            self.tally.differing += 1;
+            if child.foreign {
+                self.tally.unexpected += 1;
+            } else {
+                self.tally.differing += 1;
+            }
             self.finding(parent.offset);
         }
         self.tally.max_late_ns = self.tally.max_late_ns.max(child.commit_time.saturating_sub(due));

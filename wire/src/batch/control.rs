@@ -43,7 +43,10 @@ impl Dropped {
         previous: Offset,
         stamp: OriginStamp,
     ) -> Bytes {
-        assert!(self.from < self.to && previous <= self.from, "a range above the watermark");
+        assert!(
+            self.from < self.to && previous <= self.from,
+            "a range above the watermark"
+        );
         let mut builder = BatchBuilder::new(partitioner, usize::MAX);
         let record = Record {
             key: Some(Bytes::from_static(DROPPED_KEY)),
@@ -134,8 +137,14 @@ mod tests {
         let header = view.header();
         assert_eq!((header.previous, header.sequence), (40, u64::MAX));
         assert_eq!((header.kind, view.len()), (BatchKind::Control, 1));
-        let stamped = view.body().and_then(|body| body.origin.as_ref()).expect("an origin");
-        assert_eq!((stamped.parent_crc.to_native(), stamped.lineage.to_native()), (0, 5));
+        let stamped = view
+            .body()
+            .and_then(|body| body.origin.as_ref())
+            .expect("an origin");
+        assert_eq!(
+            (stamped.parent_crc.to_native(), stamped.lineage.to_native()),
+            (0, 5)
+        );
     }
 
     #[test]
