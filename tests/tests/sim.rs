@@ -6,6 +6,7 @@ use tailwater_tests::sim::report::run;
 #[test]
 fn no_seed_of_200_loses_doubles_or_hurries_anything() {
     let (mut records, mut cursors, mut links) = (0, 0, 0);
+    let (mut overlapped, mut overtaken) = (0, 0);
     for seed in 0..200 {
         let outcome = run(seed, None);
         assert!(
@@ -16,11 +17,16 @@ fn no_seed_of_200_loses_doubles_or_hurries_anything() {
         records += outcome.records;
         cursors += outcome.cursors;
         links += outcome.links;
+        overlapped += outcome.overlapped;
+        overtaken += outcome.overtaken;
     }
     // The runs are not empty: records arrive, cursors are restarted, links are attached anew.
     assert!(records > 20_000, "{records} records");
     assert!(cursors > 500, "{cursors} cursors");
     assert!(links > 300, "{links} links");
+    // Several batches are in flight to one child partition, and their answers overtake each other.
+    assert!(overlapped > 2_000, "{overlapped} overlapped");
+    assert!(overtaken > 500, "{overtaken} overtaken");
 }
 
 #[test]

@@ -20,6 +20,10 @@ pub enum Bug {
     AcceptDeadEpoch,
     /// The cursor is told that a batch was acknowledged when it is sent.
     AdvanceBeforeAck,
+    /// An acknowledgement is taken for all that is in flight to its child partition.
+    AckCoversAll,
+    /// A refusal of what was sent too early is taken for the acknowledgement of a repeat.
+    RefusalIsAck,
     /// A cursor resumes at a file of any epoch.
     ResumeOtherEpoch,
     /// A cursor without a file starts at the parent's end.
@@ -36,6 +40,8 @@ impl Bug {
         ("ack-before-flush", Bug::AckBeforeFlush),
         ("accept-dead-epoch", Bug::AcceptDeadEpoch),
         ("advance-before-ack", Bug::AdvanceBeforeAck),
+        ("ack-covers-all", Bug::AckCoversAll),
+        ("refusal-is-ack", Bug::RefusalIsAck),
         ("resume-other-epoch", Bug::ResumeOtherEpoch),
         ("anchor-at-tail", Bug::AnchorAtTail),
         ("ignore-gate", Bug::IgnoreGate),

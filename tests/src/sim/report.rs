@@ -22,6 +22,10 @@ pub struct Outcome {
     pub cursors: usize,
     /// Links that were attached.
     pub links: usize,
+    /// Commits that were sent while another one to the same child partition was unanswered.
+    pub overlapped: u64,
+    /// Commits that were answered before an earlier one to the same child partition was.
+    pub overtaken: u64,
 }
 
 /// Runs one seed, with or without a planted defect.
@@ -35,6 +39,8 @@ pub fn run(seed: u64, bug: Option<Bug>) -> Outcome {
         records: durable.map(|batch| u64::from(batch.batch.records)).sum(),
         cursors: world.runners.len(),
         links: world.meta.links.len(),
+        overlapped: world.runners.iter().map(|runner| runner.overlapped).sum(),
+        overtaken: world.runners.iter().map(|runner| runner.overtaken).sum(),
         trace: world.trace.hash,
         failures: world.failures,
     }

@@ -24,6 +24,14 @@ pub(super) struct ReadAsked {
     pub until: CommitTime,
 }
 
+/// A request to a child partition that is unanswered.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Asked {
+    pub bucket: PartitionId,
+    /// Of a commit, the watermark that it leaves.
+    pub end: Option<Offset>,
+}
+
 /// See the module.
 pub(super) struct Runner {
     pub partition: u32,
@@ -36,7 +44,11 @@ pub(super) struct Runner {
     pub dead: bool,
     pub reads: BTreeMap<RequestId, ReadAsked>,
     /// Requests to child partitions, by number.
-    pub asked: BTreeMap<RequestId, PartitionId>,
+    pub asked: BTreeMap<RequestId, Asked>,
+    /// Commits that were sent while another one to the same child partition was unanswered.
+    pub overlapped: u64,
+    /// Commits that were answered before an earlier one to the same child partition was.
+    pub overtaken: u64,
     /// A tick is scheduled for this time.
     pub tick_at: Option<CommitTime>,
     pub persisting: bool,
@@ -80,12 +92,20 @@ impl Runner {
             dead: false,
             reads: BTreeMap::new(),
             asked: BTreeMap::new(),
+            overlapped: 0,
+            overtaken: 0,
             tick_at: None,
             persisting: false,
             first_read: None,
             cutter: Cutter::new(rekey, scenario.batch_bytes_max),
             filter: filter.map(|text| Filter::parse(text).expect("the scenario's filters are sound")),
         }
+    }
+
+    /// Unanswered commits to a child partition, oldest first.
+    pub fn commits_to(&self, bucket: PartitionId) -> impl Iterator<Item = (RequestId, Offset)> + '_ {
+        let to = self.asked.iter().filter(move |(_, asked)| asked.bucket == bucket);
+        to.filter_map(|(&request, asked)| Some((request, asked.end?)))
     }
 
     pub fn step(&mut self, event: Event, now: CommitTime) -> Vec<Action> {

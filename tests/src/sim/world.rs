@@ -4,7 +4,7 @@ use tailwater_node::fanout::cursor::message::{Action, EpochVerdict, Event, Reque
 use tailwater_node::fanout::desired::CursorKey;
 use tailwater_storage::proof::{LeaderConfirmed, Persist};
 use tailwater_wire::code::ErrorCode;
-use tailwater_wire::ids::{CommitTime, PartitionId};
+use tailwater_wire::ids::{CommitTime, Offset, PartitionId};
 
 use super::child::{Answer, Ask, Child, Reply, Request};
 use super::meta::Meta;
@@ -14,7 +14,7 @@ use super::options::{Bug, Scenario};
 use super::parent::Parent;
 use super::report::Trace;
 use super::rng::Rng;
-use super::runner::{ReadAsked, Runner};
+use super::runner::{Asked, ReadAsked, Runner};
 use super::schedule::Schedule;
 
 /// Where the virtual clock starts.
@@ -148,7 +148,7 @@ impl World {
                 self.step(runner, Event::Tick);
             }
             Happening::Timeout(runner, request) => {
-                if let Some(bucket) = self.runners[runner].asked.remove(&request) {
+                if let Some(Asked { bucket, .. }) = self.runners[runner].asked.remove(&request) {
                     let code = ErrorCode::TimedOut;
                     self.step(
                         runner,
@@ -252,14 +252,14 @@ impl World {
         for action in actions {
             self.trace.action(self.schedule.now(), index, &action);
             match action {
-                Action::OpenOrigin { request, bucket } => self.ask(index, request, bucket, Ask::Open),
+                Action::OpenOrigin { request, bucket } => self.ask(index, request, bucket, None, Ask::Open),
                 Action::Commit {
                     request,
                     bucket,
                     batch,
                 } => {
                     let end = batch.end;
-                    self.ask(index, request, bucket, Ask::Commit(batch.bytes));
+                    self.ask(index, request, bucket, Some(end), Ask::Commit(batch.bytes));
                     if self.scenario.bug == Some(Bug::AdvanceBeforeAck) {
                         let way = Answer::Acked {
                             end,
@@ -390,9 +390,11 @@ impl World {
         }
     }
 
-    fn ask(&mut self, index: usize, request: RequestId, bucket: PartitionId, what: Ask) {
+    fn ask(&mut self, index: usize, request: RequestId, bucket: PartitionId, end: Option<Offset>, what: Ask) {
         let runner = &mut self.runners[index];
-        runner.asked.insert(request, bucket);
+        let overlaps = end.is_some() && runner.commits_to(bucket).next().is_some();
+        runner.overlapped += u64::from(overlaps);
+        runner.asked.insert(request, Asked { bucket, end });
         let slow = if runner.zombie { 10 } else { 1 };
         let message = Request {
             runner: index,
@@ -441,7 +443,40 @@ impl World {
 
     fn at_runner(&mut self, reply: Reply) {
         self.trace.reply(self.schedule.now(), &reply);
-        self.runners[reply.runner].asked.remove(&reply.request);
-        self.step(reply.runner, reply.event());
+        let runner = &mut self.runners[reply.runner];
+        let waiting: Vec<(RequestId, Offset)> = runner.commits_to(reply.bucket).collect();
+        let place = waiting.iter().position(|&(request, _)| request == reply.request);
+        runner.overtaken += u64::from(place > Some(0));
+        runner.asked.remove(&reply.request);
+        let mut event = reply.event();
+        match (self.scenario.bug, reply.what, place) {
+            (Some(Bug::AckCoversAll), Answer::Acked { .. }, Some(_)) => {
+                for (request, end) in waiting {
+                    let what = Answer::Acked {
+                        end,
+                        duplicate: false,
+                    };
+                    self.step(
+                        reply.runner,
+                        Reply {
+                            request,
+                            what,
+                            ..reply
+                        }
+                        .event(),
+                    );
+                }
+                return;
+            }
+            (Some(Bug::RefusalIsAck), Answer::Expected(_), Some(place)) => {
+                let what = Answer::Acked {
+                    end: waiting[place].1,
+                    duplicate: true,
+                };
+                event = Reply { what, ..reply }.event();
+            }
+            _ => {}
+        }
+        self.step(reply.runner, event);
     }
 }

@@ -10,18 +10,40 @@
 //! A position moves only by a [`Receipt`], by the child's own word, or over what holds no record for this bucket. The
 //! cursor tells positions, and nothing else, to [`Acknowledged`](tailwater_storage::proof::Acknowledged), the one maker
 //! of what a cursor file may be moved to.
+//!
+//! **Several in flight.** Answers may come in any order; each is kept with its batch and counts only when everything
+//! before it was acknowledged. The first that is anything else puts its batch and all behind it in doubt: they are
+//! forgotten and read again, but only after each of them was answered and the child was then asked for its watermark.
+//! So nothing that was sent before can still change what the child said, at most [`IN_FLIGHT_MAX`] batches of a bucket
+//! are ever out, and a cursor that stops waits for the doubted ones too.
+//!
+//! **Memory.** A bucket takes part in a read only when it could send at once what it gets. One whose child stands still
+//! therefore keeps what is in flight and the rest of one slab's part, and takes no more: level buckets read on without
+//! it, and once it is answered it reads what it missed from the log, by itself (SPEC.md F10, F15).
 
 use std::collections::VecDeque;
 
+use tailwater_storage::dedup::table::RECENT_BATCHES;
 use tailwater_storage::dedup::verdict::OriginMark;
+use tailwater_wire::code::ErrorCode;
 use tailwater_wire::ids::{CommitTime, Offset, PartitionId};
+use tailwater_wire::limits::FANOUT_BATCH_BYTES;
 
 use crate::fanout::batch::{ChildBatch, Part, Take};
 use crate::fanout::cursor::message::{RequestId, StallReason};
 use crate::fanout::cursor::receipt::Receipt;
 
-/// Batches of one bucket that may be unanswered at a time.
-pub const IN_FLIGHT_MAX: usize = 1;
+/// Batches of one bucket that may be unanswered at a time. A cursor that catches up keeps the child's commit rounds full
+/// when one batch is being flushed, the next gathers for the round after it, a third is on its way there, and the
+/// acknowledgement of a fourth on its way back while the next slab is read and cut. More would only wait at the child,
+/// and would all be sent again when the first of them fails.
+pub const IN_FLIGHT_MAX: usize = 4;
+/// Bytes of one bucket that may be unanswered at a time, unless one batch alone is more: two full slabs, one being
+/// flushed and one behind it. It bounds what a child partition that stands still can keep from other cursors.
+pub const IN_FLIGHT_BYTES_MAX: usize = 2 * FANOUT_BATCH_BYTES;
+
+// A repeat of anything that can be in flight is still answered with its own original.
+const _: () = assert!(IN_FLIGHT_MAX <= RECENT_BATCHES);
 
 /// Where a bucket stands with its child partition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,12 +60,75 @@ pub(super) enum Phase {
     Halted,
 }
 
-/// A batch that is unanswered.
+/// A child partition's answer to a batch.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Outcome {
+    Acked { receipt: Receipt, duplicate: bool },
+    Expected(Offset),
+    Failed(ErrorCode),
+}
+
+/// A batch that was sent.
+#[derive(Debug, PartialEq, Eq)]
+struct Sent {
+    request: RequestId,
+    end: Offset,
+    records: u32,
+    bytes: usize,
+    answer: Option<Outcome>,
+}
+
+impl Sent {
+    /// Whether the answer says that the child has the batch: an acknowledgement that covers it, or the refusal of a
+    /// child that has just this batch, whose acknowledgement was lost.
+    fn is_acked(&self) -> bool {
+        match &self.answer {
+            Some(Outcome::Acked { receipt, .. }) => receipt.watermark() >= self.end,
+            Some(Outcome::Expected(watermark)) => *watermark == self.end,
+            Some(Outcome::Failed(_)) | None => false,
+        }
+    }
+
+    fn is_refused(&self) -> bool {
+        self.answer.is_some() && !self.is_acked()
+    }
+
+    /// Whether its records had been in the child before it was sent.
+    fn is_repeat(&self) -> bool {
+        matches!(
+            self.answer,
+            Some(Outcome::Acked { duplicate: true, .. } | Outcome::Expected(_))
+        )
+    }
+}
+
+/// Records that a child partition turned out to have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct Counted {
+    /// By a batch of this cursor.
+    pub committed: u64,
+    /// Before it was sent.
+    pub repeated: u64,
+}
+
+impl Counted {
+    fn add(&mut self, sent: &Sent) {
+        let count = if sent.is_repeat() {
+            &mut self.repeated
+        } else {
+            &mut self.committed
+        };
+        *count += u64::from(sent.records);
+    }
+}
+
+/// Why the oldest unacknowledged batch was refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Sent {
-    pub request: RequestId,
-    pub end: Offset,
-    pub records: u32,
+pub(super) enum Refused {
+    /// The child goes on from elsewhere; at once it can be asked from where.
+    AskAgain,
+    /// It failed, or the child contradicts itself.
+    Failed(ErrorCode),
 }
 
 /// See the module.
@@ -57,10 +142,11 @@ pub(super) struct Bucket {
     position: Offset,
     watermark: Offset,
     read_to: Offset,
+    /// In the order of the chain. Those behind the first may be answered already.
     in_flight: VecDeque<Sent>,
     queue: VecDeque<ChildBatch>,
-    /// Batches whose outcome is not known. The child's next word tells which of them it has.
-    doubted: VecDeque<Sent>,
+    /// Batches that are in doubt, answered or not. The child's next word tells which of them it has.
+    doubted: Vec<Sent>,
 }
 
 /// What a child's word about its watermark means.
@@ -86,7 +172,7 @@ impl Bucket {
             read_to: start,
             in_flight: VecDeque::with_capacity(IN_FLIGHT_MAX),
             queue: VecDeque::new(),
-            doubted: VecDeque::new(),
+            doubted: Vec::new(),
         }
     }
 
@@ -106,13 +192,33 @@ impl Bucket {
         self.phase == Phase::Open
     }
 
-    pub fn has_in_flight(&self) -> bool {
-        !self.in_flight.is_empty()
+    /// Whether something that was sent is unanswered, also what is in doubt.
+    pub fn has_unanswered(&self) -> bool {
+        !self.in_flight.is_empty() || !self.is_settled()
     }
 
-    /// Whether it may take part in a read: nothing that was read waits to be sent.
+    fn is_settled(&self) -> bool {
+        self.doubted.iter().all(|sent| sent.answer.is_some())
+    }
+
+    /// When it is to be asked for its watermark, if nothing that was sent can change that any more.
+    pub fn ask_at(&self) -> Option<CommitTime> {
+        match self.phase {
+            Phase::Closed { retry_at } => Some(retry_at).filter(|_| self.is_settled()),
+            _ => None,
+        }
+    }
+
+    /// Whether it may take part in a read: what it gets can be sent.
     pub fn can_take(&self) -> bool {
-        self.is_open() && self.queue.is_empty()
+        self.queue.is_empty() && self.can_send(1)
+    }
+
+    fn can_send(&self, bytes: usize) -> bool {
+        let out: usize = self.in_flight.iter().map(|sent| sent.bytes).sum();
+        let fits = self.in_flight.len() < IN_FLIGHT_MAX && out + bytes <= IN_FLIGHT_BYTES_MAX;
+        let refused = self.in_flight.iter().any(Sent::is_refused);
+        self.is_open() && !refused && (fits || self.in_flight.is_empty())
     }
 
     /// What it wants of a slab that covers `[from, next)`, if anything.
@@ -144,7 +250,8 @@ impl Bucket {
 
     /// The next batch to be sent, if one may be.
     pub fn send(&mut self, request: RequestId) -> Option<ChildBatch> {
-        if !self.is_open() || self.in_flight.len() >= IN_FLIGHT_MAX {
+        let bytes = self.queue.front()?.bytes.len();
+        if !self.can_send(bytes) {
             return None;
         }
         let batch = self.queue.pop_front()?;
@@ -154,6 +261,8 @@ impl Bucket {
             request,
             end: batch.end,
             records: batch.records,
+            bytes,
+            answer: None,
         });
         Some(batch)
     }
@@ -162,27 +271,39 @@ impl Bucket {
         !self.queue.is_empty()
     }
 
-    /// The oldest unanswered batch, if it is that of `request`.
-    pub fn sent(&self, request: RequestId) -> Option<Sent> {
-        self.in_flight
-            .front()
-            .copied()
-            .filter(|sent| sent.request == request)
+    /// Keeps the answer to a batch that was sent. False when none is waiting for it.
+    pub fn answered(&mut self, request: RequestId, outcome: Outcome) -> bool {
+        let mut sent = self.in_flight.iter_mut().chain(&mut self.doubted);
+        let waiting = sent.find(|sent| sent.request == request && sent.answer.is_none());
+        let Some(sent) = waiting else { return false };
+        sent.answer = Some(outcome);
+        true
     }
 
-    /// The oldest unanswered batch was acknowledged. False, and nothing changed, when the receipt covers less.
-    pub fn acked(&mut self, receipt: &Receipt) -> bool {
-        let Some(&sent) = self.in_flight.front() else {
-            return false;
-        };
-        if receipt.watermark() < sent.end {
-            return false;
+    /// Passes the oldest batches as far as they are acknowledged, in order; an acknowledgement counts for its own batch
+    /// alone. Says what was counted, if any was passed, and what stands behind it.
+    pub fn pass(&mut self) -> (Option<Counted>, Option<Refused>) {
+        let mut passed = None;
+        while let Some(sent) = self.in_flight.pop_front_if(|sent| sent.is_acked()) {
+            self.watermark = sent.end;
+            self.position = self.position.max(sent.end);
+            passed.get_or_insert(Counted::default()).add(&sent);
         }
-        self.in_flight.pop_front();
-        self.watermark = sent.end;
-        self.position = self.position.max(sent.end);
         self.settle();
-        true
+        let answer = self.in_flight.front().and_then(|sent| sent.answer.as_ref());
+        let refused = match answer {
+            None => None,
+            Some(Outcome::Failed(code)) => Some(Refused::Failed(*code)),
+            // An acknowledgement of less than was sent is none.
+            Some(Outcome::Acked { .. }) => Some(Refused::Failed(ErrorCode::Internal)),
+            // A child that refuses what follows its own watermark: as any other refusal.
+            Some(&Outcome::Expected(at)) if at == self.watermark && passed.is_none() => {
+                Some(Refused::Failed(ErrorCode::Internal))
+            }
+            // Its word may be older than the acknowledgements before it, so nothing is concluded from it.
+            Some(Outcome::Expected(_)) => Some(Refused::AskAgain),
+        };
+        (passed, refused)
     }
 
     /// With nothing on its way, what was read and held no record for this bucket is passed too.
@@ -193,9 +314,12 @@ impl Bucket {
         assert!(self.watermark <= self.position && self.position <= self.read_to);
     }
 
-    /// The child told its watermark. Whatever was on its way is forgotten and read again, above it.
+    /// The child told its watermark, and nothing is on its way there. Reads go on above it.
     pub fn told(&mut self, watermark: Offset, floor: Offset) -> Word {
-        self.forget();
+        assert!(
+            !self.has_unanswered(),
+            "a watermark is asked for when all is answered"
+        );
         if watermark < self.watermark {
             return Word::Regressed {
                 acknowledged: self.watermark,
@@ -212,23 +336,25 @@ impl Bucket {
         word
     }
 
-    /// What is on its way is in doubt: it is forgotten, but for the count of its records.
-    pub fn doubt(&mut self) {
-        self.doubted.append(&mut self.in_flight);
-        self.forget();
+    /// Everything that was sent and not passed is in doubt. What was read is forgotten, and read again.
+    pub fn doubt(&mut self, retry_at: CommitTime) {
+        self.phase = Phase::Closed { retry_at };
+        self.doubted.extend(self.in_flight.drain(..));
+        assert!(
+            self.doubted.len() <= IN_FLIGHT_MAX,
+            "so many were in flight at most"
+        );
+        self.queue.clear();
+        self.read_to = self.position;
     }
 
     /// Records of doubted batches that the child turned out to have.
-    pub fn resolve(&mut self) -> u64 {
-        let there = self.doubted.drain(..).filter(|sent| sent.end <= self.watermark);
-        there.map(|sent| u64::from(sent.records)).sum()
-    }
-
-    /// Forgets what was read and not acknowledged; it is read again.
-    fn forget(&mut self) {
-        self.in_flight.clear();
-        self.queue.clear();
-        self.read_to = self.position;
+    pub fn resolve(&mut self) -> Counted {
+        let mut counted = Counted::default();
+        for sent in self.doubted.drain(..).filter(|sent| sent.end <= self.watermark) {
+            counted.add(&sent);
+        }
+        counted
     }
 
     /// Retention took everything below `floor`. What is on its way still arrives; reads go on there.

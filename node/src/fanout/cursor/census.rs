@@ -14,11 +14,11 @@ pub(super) struct Census {
     pub behind: Members,
     /// All that are open, also before there is a front.
     pub open: usize,
-    /// Waiting to be asked for their watermark.
+    /// To be asked for their watermark when the time comes; not those that wait for answers first.
     pub closed: usize,
     /// Asked, without an answer yet.
     pub asked: usize,
-    /// Buckets with something in flight, whatever else they are.
+    /// Buckets with something unanswered, whatever else they are.
     pub in_flight: usize,
 }
 
@@ -43,10 +43,11 @@ impl Census {
     }
 
     fn each(&mut self, bucket: &Bucket, front: Option<Offset>, count: impl Fn(&mut usize)) {
-        if bucket.has_in_flight() {
+        if bucket.has_unanswered() {
             count(&mut self.in_flight);
         }
         match bucket.phase {
+            Phase::Closed { .. } if bucket.ask_at().is_none() => {}
             Phase::Closed { .. } => count(&mut self.closed),
             Phase::Opening(_) | Phase::Verifying(_) => count(&mut self.asked),
             Phase::Halted => {}
@@ -63,7 +64,7 @@ impl Census {
                 } else {
                     &mut lane.blocked
                 });
-                if bucket.has_in_flight() {
+                if bucket.has_unanswered() {
                     count(&mut lane.busy);
                 }
             }

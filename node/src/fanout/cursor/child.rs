@@ -4,10 +4,9 @@ use tailwater_storage::dedup::verdict::OriginMark;
 use tailwater_wire::code::ErrorCode;
 use tailwater_wire::ids::{CommitTime, Offset, PartitionId};
 
-use crate::fanout::cursor::bucket::{Phase, Word};
+use crate::fanout::cursor::bucket::{Counted, Outcome, Phase, Refused, Word};
 use crate::fanout::cursor::lane::{RETRY_NANOS, after};
 use crate::fanout::cursor::message::{Action, ParentVerdict, RequestId, StallReason};
-use crate::fanout::cursor::receipt::Receipt;
 use crate::fanout::cursor::state::{Cursor, EpochState, Life};
 
 impl Cursor {
@@ -26,7 +25,8 @@ impl Cursor {
         }
         let floor = self.floor;
         let word = self.buckets[index].told(watermark, floor);
-        self.probe.committed += self.buckets[index].resolve();
+        let resolved = self.buckets[index].resolve();
+        self.count(resolved);
         self.positioned(index, now);
         match word {
             Word::Regressed { acknowledged } => self.regressed(index, acknowledged, watermark, out),
@@ -88,12 +88,12 @@ impl Cursor {
         }
     }
 
-    pub(super) fn on_acked(
+    /// A batch was answered; what that means shows when everything before it was answered too.
+    pub(super) fn on_answered(
         &mut self,
         request: RequestId,
         partition: PartitionId,
-        receipt: &Receipt,
-        duplicate: bool,
+        outcome: Outcome,
         now: CommitTime,
         out: &mut Vec<Action>,
     ) {
@@ -101,57 +101,32 @@ impl Cursor {
         let Some(bucket) = self.buckets.get_mut(index) else {
             return;
         };
-        let Some(sent) = bucket.sent(request) else {
-            return;
-        };
         self.census.leave(bucket, self.front);
-        let covered = bucket.acked(receipt);
+        let expected = bucket.answered(request, outcome);
+        let (passed, refused) = bucket.pass();
         self.census.join(bucket, self.front);
-        if !covered {
-            self.fail(index, ErrorCode::Internal, now, out);
+        if !expected {
             return;
         }
-        if duplicate {
-            self.probe.duplicates += u64::from(sent.records);
-        } else {
-            self.probe.committed += u64::from(sent.records);
+        if let Some(counted) = passed {
+            self.count(counted);
+            self.positioned(index, now);
+            self.goes_on(index, out);
         }
-        self.positioned(index, now);
-        self.goes_on(index, out);
-        if self.life == Life::Running {
-            self.ship(index, now, out);
+        match refused {
+            Some(Refused::Failed(code)) => self.fail(index, code, now, out),
+            Some(Refused::AskAgain) => {
+                self.buckets[index].doubt(now);
+                self.recount();
+            }
+            None if self.life == Life::Running => self.ship(index, now, out),
+            None => {}
         }
     }
 
-    pub(super) fn on_expected(
-        &mut self,
-        request: RequestId,
-        partition: PartitionId,
-        watermark: Offset,
-        now: CommitTime,
-        out: &mut Vec<Action>,
-    ) {
-        let index = partition.0 as usize;
-        let Some(sent) = self.buckets.get(index).and_then(|bucket| bucket.sent(request)) else {
-            return;
-        };
-        if watermark == sent.end {
-            // The batch is there; its acknowledgement was lost. What waits behind it still follows.
-            let receipt = Receipt::flushed(watermark);
-            self.on_acked(request, partition, &receipt, true, now, out);
-            return;
-        }
-        let floor = self.floor;
-        let word = self.buckets[index].told(watermark, floor);
-        self.positioned(index, now);
-        match word {
-            Word::Regressed { acknowledged } => self.regressed(index, acknowledged, watermark, out),
-            // A child that refuses what follows its own watermark: as any other refusal.
-            Word::Known => self.fail(index, ErrorCode::Internal, now, out),
-            Word::Further if watermark > sent.end => self.probe.duplicates += u64::from(sent.records),
-            Word::Further => {}
-        }
-        self.recount();
+    fn count(&mut self, counted: Counted) {
+        self.probe.committed += counted.committed;
+        self.probe.duplicates += counted.repeated;
     }
 
     pub(super) fn on_failed(
@@ -163,26 +138,18 @@ impl Cursor {
         out: &mut Vec<Action>,
     ) {
         let index = partition.0 as usize;
-        let Some(bucket) = self.buckets.get(index) else {
-            return;
-        };
-        let current = match bucket.phase {
-            Phase::Opening(asked) | Phase::Verifying(asked) => asked == request,
-            Phase::Open | Phase::Halted => bucket.sent(request).is_some(),
-            Phase::Closed { .. } => false,
-        };
-        if current {
-            self.fail(index, code, now, out);
+        match self.buckets.get(index).map(|bucket| bucket.phase) {
+            Some(Phase::Opening(asked) | Phase::Verifying(asked)) if asked == request => {
+                self.fail(index, code, now, out);
+            }
+            _ => self.on_answered(request, partition, Outcome::Failed(code), now, out),
         }
     }
 
-    /// The bucket is in doubt: it is asked for its watermark again after a second, and reads again above it.
+    /// The bucket is in doubt: it is asked for its watermark again after a second, once everything that was sent is
+    /// answered, and reads again above it.
     pub(super) fn fail(&mut self, index: usize, code: ErrorCode, now: CommitTime, out: &mut Vec<Action>) {
-        let bucket = &mut self.buckets[index];
-        bucket.doubt();
-        bucket.phase = Phase::Closed {
-            retry_at: after(now, RETRY_NANOS),
-        };
+        self.buckets[index].doubt(after(now, RETRY_NANOS));
         self.stalls(index, StallReason::Child(code), out);
         if code == ErrorCode::StaleEpoch && self.epoch == EpochState::Sure {
             self.epoch = EpochState::AskAt(now);

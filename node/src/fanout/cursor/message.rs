@@ -113,7 +113,8 @@ pub enum Event {
         /// Whether the batch was there before.
         duplicate: bool,
     },
-    /// A child partition has another watermark than the batch follows; nothing was appended.
+    /// A child partition had another watermark than the batch follows; nothing was appended. With several batches in
+    /// flight the word may be older than an acknowledgement that came before it.
     Expected {
         /// The `Commit` that it answers.
         request: RequestId,

@@ -60,7 +60,7 @@ impl Cursor {
         }
         self.recount();
         for index in took {
-            if !self.buckets[index].has_queue() && !self.buckets[index].has_in_flight() {
+            if !self.buckets[index].has_queue() && !self.buckets[index].has_unanswered() {
                 self.goes_on(index, out);
             }
             self.ship(index, now, out);

@@ -39,12 +39,8 @@ impl Cursor {
             Life::Running => {}
             Life::Stopping { .. } | Life::Storing(_) | Life::Stopped => return None,
         }
-        let retry = |bucket: &Bucket| match bucket.phase {
-            Phase::Closed { retry_at } => Some(retry_at),
-            _ => None,
-        };
         let retry = if self.census.closed > 0 {
-            self.buckets.iter().filter_map(retry).min()
+            self.buckets.iter().filter_map(Bucket::ask_at).min()
         } else {
             None
         };
@@ -68,7 +64,7 @@ impl Cursor {
             return;
         }
         for index in 0..self.buckets.len() {
-            if matches!(self.buckets[index].phase, Phase::Closed { retry_at } if retry_at <= now) {
+            if self.buckets[index].ask_at().is_some_and(|at| at <= now) {
                 let request = self.request();
                 let bucket = &mut self.buckets[index];
                 bucket.phase = Phase::Opening(request);

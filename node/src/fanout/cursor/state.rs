@@ -9,7 +9,7 @@ use tailwater_wire::ids::{CommitTime, Delay, Lineage, Offset, OriginId, Partitio
 use tailwater_wire::limits::{FANOUT_BATCH_BYTES, FANOUT_BATCH_RECORDS};
 
 use crate::fanout::batch::CutPlan;
-use crate::fanout::cursor::bucket::Bucket;
+use crate::fanout::cursor::bucket::{Bucket, Outcome};
 use crate::fanout::cursor::census::Census;
 use crate::fanout::cursor::lane::{Lane, RETRY_NANOS, Reading, after};
 use crate::fanout::cursor::message::{Action, EpochVerdict, Event, RequestId, Slab, StallReason};
@@ -177,12 +177,15 @@ impl Cursor {
                 bucket,
                 receipt,
                 duplicate,
-            } => self.on_acked(request, bucket, &receipt, duplicate, now, out),
+            } => {
+                let outcome = Outcome::Acked { receipt, duplicate };
+                self.on_answered(request, bucket, outcome, now, out);
+            }
             Event::Expected {
                 request,
                 bucket,
                 watermark,
-            } => self.on_expected(request, bucket, watermark, now, out),
+            } => self.on_answered(request, bucket, Outcome::Expected(watermark), now, out),
             Event::Failed {
                 request,
                 bucket,

@@ -78,20 +78,27 @@ fn while_a_commit_is_in_flight_records_gather_for_25_ms_at_most() {
     go_on(
         &mut rig,
         "+1 => read 10 wait=1000
-         slab 10 20 0:10 =>
-         acked 0 => commit 0 10->20
-         acked 0 => read 20 wait=1000",
+         slab 10 20 0:10 => commit 0 10->20
+         +24 =>
+         acked 0 =>
+         +1 => read 20 wait=1000
+         slab 20 30 0:10 => commit 0 20->30
+         acked 0 =>
+         acked 0 => read 30 wait=1000",
     );
 }
 
 #[test]
-fn a_full_slab_is_followed_by_the_next_one_at_once_but_not_by_a_third() {
+fn full_slabs_follow_each_other_at_once_up_to_four_in_flight() {
     let mut rig = opened(config(1, 0));
     go_on(
         &mut rig,
         "slab 0 10 0:10 full => commit 0 0->10; read 10 wait=1000
-         slab 10 20 0:10 full =>
-         acked 0 => commit 0 10->20; read 20 wait=1000",
+         slab 10 20 0:10 full => commit 0 10->20; read 20 wait=1000
+         slab 20 30 0:10 full => commit 0 20->30; read 30 wait=1000
+         slab 30 40 0:10 full => commit 0 30->40
+         acked 0 => read 40 wait=1000
+         slab 40 50 0:10 full => commit 0 40->50",
     );
 }
 
@@ -107,7 +114,10 @@ fn a_fixed_linger_leaves_the_first_records_to_gather() {
          +39 =>
          +1 => read 0 wait=1000
          slab 0 7 0:7 => commit 0 0->7; read 7 wait=1000
-         slab 7 9 0:2 full => ",
+         slab 7 9 0:2 =>
+         acked 0 =>
+         +40 => read 7 wait=1000
+         slab 7 12 0:5 => commit 0 7->12; read 12 wait=1000",
     );
 }
 
@@ -138,12 +148,14 @@ fn stopping_settles_what_is_in_flight_and_stores_the_position() {
     go_on(
         &mut rig,
         "slab 0 10 0:5 1:5 full => commit 0 0->10; commit 1 0->10; read 10 wait=1000
-         slab 10 20 0:5 1:5 =>
+         slab 10 20 0:5 1:5 => commit 0 10->20; commit 1 10->20
          stop =>
          acked 0 =>
-         acked 1 => persist 10
+         acked 1 =>
+         acked 1 =>
+         acked 0 => persist 20
          +5 =>
-         persisted 10 => stop",
+         persisted 20 => stop",
     );
     assert!(rig.cursor.is_stopped());
 }

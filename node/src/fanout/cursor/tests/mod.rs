@@ -1,5 +1,6 @@
 //! The cursor through its one boundary: scripts of events, and the actions that each must bring.
 
+mod flight;
 mod flow;
 mod trouble;
 
@@ -24,6 +25,8 @@ const START: CommitTime = CommitTime(1_000_000_000_000_000);
 /// behind FROM LOG_START | ahead FROM HWM | read-failed FROM
 /// acked B [dup] | short-ack B W | expected B W | failed B [stale] | epoch current|gone|unconfirmed
 /// ```
+///
+/// `B/N` answers the bucket's request N, counted from 0 over those that are unanswered, where `B` alone answers the oldest.
 struct Rig {
     cursor: Cursor,
     now: CommitTime,
@@ -44,14 +47,17 @@ impl Rig {
     fn run(&mut self, line: &str) -> Vec<String> {
         let words: Vec<&str> = line.split_whitespace().collect();
         let number = |at: usize| words[at].parse::<u64>().expect(line);
-        let bucket = || PartitionId(number(1) as u32);
+        let place = words.get(1).and_then(|word| word.split_once('/'));
+        let (bucket, nth) = place.unwrap_or((words.get(1).unwrap_or(&""), "0"));
+        let bucket = || PartitionId(bucket.parse().expect(line));
+        let nth: usize = nth.parse().expect(line);
         let event = match words[0] {
             "tick" => Event::Tick,
             "stop" => Event::Stop,
             "persisted" => Event::Persisted(Offset(number(1))),
             "persist-failed" => Event::PersistFailed,
             "opened" => Event::Opened {
-                request: self.answer(bucket()).0,
+                request: self.answer(bucket(), nth).0,
                 bucket: bucket(),
                 watermark: Offset(number(2)),
                 mark: words.get(3).map(|&tail| OriginMark {
@@ -61,7 +67,7 @@ impl Rig {
                 }),
             },
             "verified" => Event::Verified {
-                request: self.answer(bucket()).0,
+                request: self.answer(bucket(), nth).0,
                 bucket: bucket(),
                 verdict: match words[2] {
                     "same" => ParentVerdict::Same,
@@ -83,7 +89,7 @@ impl Rig {
                 code: ErrorCode::PartitionLatched,
             },
             "acked" => {
-                let (request, batch) = self.answer(bucket());
+                let (request, batch) = self.answer(bucket(), nth);
                 Event::Acked {
                     request,
                     bucket: bucket(),
@@ -92,18 +98,18 @@ impl Rig {
                 }
             }
             "short-ack" => Event::Acked {
-                request: self.answer(bucket()).0,
+                request: self.answer(bucket(), nth).0,
                 bucket: bucket(),
                 receipt: Receipt::flushed(Offset(number(2))),
                 duplicate: false,
             },
             "expected" => Event::Expected {
-                request: self.answer(bucket()).0,
+                request: self.answer(bucket(), nth).0,
                 bucket: bucket(),
                 watermark: Offset(number(2)),
             },
             "failed" => Event::Failed {
-                request: self.answer(bucket()).0,
+                request: self.answer(bucket(), nth).0,
                 bucket: bucket(),
                 code: if words.len() > 2 {
                     ErrorCode::StaleEpoch
@@ -169,8 +175,13 @@ impl Rig {
         self.reads.remove(at.expect("a read from there")).0
     }
 
-    fn answer(&mut self, bucket: PartitionId) -> (RequestId, Option<ChildBatch>) {
-        let at = self.asked.iter().position(|asked| asked.0 == bucket);
+    fn answer(&mut self, bucket: PartitionId, nth: usize) -> (RequestId, Option<ChildBatch>) {
+        let asked = self
+            .asked
+            .iter()
+            .enumerate()
+            .filter(|(_, asked)| asked.0 == bucket);
+        let at = asked.map(|(at, _)| at).nth(nth);
         let (_, request, batch) = self.asked.remove(at.expect("something to answer"));
         (request, batch)
     }
