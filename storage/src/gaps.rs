@@ -56,12 +56,13 @@ pub struct Gaps {
 }
 
 impl Gaps {
-    /// Of a link that has lost nothing since this offset.
+    /// Of a link that has lost nothing above this offset, below which nothing was there any more.
     #[must_use]
     pub fn since(since: Offset) -> Gaps {
         Gaps {
             since,
-            ..Gaps::default()
+            through: since,
+            gaps: Vec::new(),
         }
     }
 

@@ -7,12 +7,14 @@
 
 use bytes::Bytes;
 use tailwater_wire::batch::builder::{BatchBuilder, OriginStamp, PushError};
+use tailwater_wire::batch::control::Dropped;
 use tailwater_wire::batch::header::{BatchHeader, BatchKind};
 use tailwater_wire::batch::view::{BatchError, BatchIter, RecordView};
 use tailwater_wire::ids::{CommitTime, Lineage, Offset, OriginId, PartitionId, Writer};
 use tailwater_wire::limits::BATCH_BYTES_MAX;
 
 use crate::fanout::filter::Filter;
+use crate::fanout::gaps;
 use crate::fanout::rekey::Rekey;
 
 /// One batch for one child partition, ready to be sent.
@@ -24,8 +26,10 @@ pub struct ChildBatch {
     pub previous: Offset,
     /// The watermark that it leaves.
     pub end: Offset,
-    /// Its records.
+    /// Its records; none of a notice.
     pub records: u32,
+    /// Records that it says were dropped, if it is a notice.
+    pub dropped: u64,
 }
 
 /// What one child partition is to get of a slab.
@@ -52,7 +56,7 @@ pub struct CutPlan {
     pub from: Offset,
     /// Where the slab ends.
     pub next: Offset,
-    /// Filtered and missing records are counted at and above this offset, so that a second read counts none twice.
+    /// Filtered records are counted at and above this offset, so that a second read counts none twice.
     pub count_from: Offset,
     /// Who takes part, by rising partition.
     pub takes: Vec<Take>,
@@ -74,8 +78,6 @@ pub struct Cut {
     pub parts: Vec<Part>,
     /// Records that the filter held back.
     pub filtered: u64,
-    /// Parent offsets that no batch of the slab holds (quarantined or gone).
-    pub missing: u64,
 }
 
 /// Why a slab cannot be cut.
@@ -132,7 +134,7 @@ impl Cutter {
     /// # Errors
     /// [`CutError`]; nothing of the slab may be used then.
     pub fn cut(&mut self, runs: &[Bytes], plan: &CutPlan, filter: Option<&Filter>) -> Result<Cut, CutError> {
-        let mut walk = Walk::new(plan, self.rekey.partitions);
+        let mut walk = Walk::new(plan, self.rekey);
         for run in runs {
             for batch in BatchIter::new(run) {
                 let batch = batch?;
@@ -210,20 +212,20 @@ impl Cutter {
 /// The state of walking one slab.
 struct Walk<'p> {
     plan: &'p CutPlan,
+    rekey: Rekey,
     chains: Vec<Chain>,
     /// By child partition: its chain, if it takes part.
     slots: Vec<Option<u32>>,
     /// The last parent batch with records that was entered.
     last_parent: ParentBatch,
-    /// Everything below was seen, or counted as missing.
+    /// Everything below was seen, or passed with a notice.
     seen_to: Offset,
     filtered: u64,
-    missing: u64,
 }
 
 impl<'p> Walk<'p> {
-    fn new(plan: &'p CutPlan, partitions: u32) -> Walk<'p> {
-        let mut slots = vec![None; partitions as usize];
+    fn new(plan: &'p CutPlan, rekey: Rekey) -> Walk<'p> {
+        let mut slots = vec![None; rekey.partitions as usize];
         for (slot, take) in plan.takes.iter().enumerate() {
             debug_assert!(take.from >= plan.from && take.from < plan.next && take.previous <= take.from);
             slots[take.bucket.0 as usize] = Some(slot as u32);
@@ -239,12 +241,12 @@ impl<'p> Walk<'p> {
         };
         Walk {
             plan,
+            rekey,
             chains: plan.takes.iter().map(chain).collect(),
             slots,
             last_parent: ParentBatch::default(),
             seen_to: plan.from,
             filtered: 0,
-            missing: 0,
         }
     }
 
@@ -259,8 +261,28 @@ impl<'p> Walk<'p> {
         };
     }
 
+    /// No batch of the slab holds what lies before `offset`: it has rotted. Each chain says how much of it counts for
+    /// its child partition.
     fn gap_to(&mut self, offset: Offset) {
-        self.missing += offset.since(self.seen_to.max(self.plan.count_from));
+        if offset <= self.seen_to {
+            return;
+        }
+        for chain in &mut self.chains {
+            let from = self.seen_to.max(chain.take.from);
+            if from >= offset {
+                continue;
+            }
+            let dropped = Dropped {
+                from,
+                to: offset,
+                records: gaps::unreadable(&self.rekey, chain.take.bucket, from, offset),
+                filtered: 0,
+            };
+            if dropped.records > 0 {
+                chain.seal(self.plan, self.last_parent.end, self.last_parent);
+                chain.lose(self.plan, &dropped);
+            }
+        }
     }
 
     /// Every chain's last batch leaves the end of the last parent batch that is there: the slab's end, unless the
@@ -280,7 +302,6 @@ impl<'p> Walk<'p> {
         Cut {
             parts,
             filtered: self.filtered,
-            missing: self.missing,
         }
     }
 }
@@ -307,9 +328,22 @@ impl Chain {
                 previous: self.previous,
                 end,
                 records,
+                dropped: 0,
             });
             self.previous = end;
         }
+    }
+
+    /// Adds a notice, behind what was sealed.
+    fn lose(&mut self, plan: &CutPlan, dropped: &Dropped) {
+        let stamp = OriginStamp {
+            released_at: plan.released_at.0,
+            lineage: plan.lineage.as_u64(),
+            ..OriginStamp::default()
+        };
+        self.batches
+            .push(gaps::notice(dropped, plan.origin, self.previous, stamp));
+        self.previous = dropped.to;
     }
 }
 

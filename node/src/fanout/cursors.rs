@@ -17,6 +17,7 @@ use tailwater_wire::message::LinkStatus;
 use tailwater_wire::meta::{AttachFrom, MetaSnapshot};
 
 use crate::config::FanoutConfig;
+use crate::fanout::accounting;
 use crate::fanout::anchor::{Anchor, Confirmation, Facts, anchor};
 use crate::fanout::batch::Cutter;
 use crate::fanout::cursor::state::CursorConfig;
@@ -158,6 +159,15 @@ impl Cursors {
         let Some(start) = self.anchor(key, spec, &parent, &at, words).await else {
             return;
         };
+        let epoch = spec.identity.epoch;
+        let log_start = parent.log.log_start();
+        let gaps = match accounting::ledger(&self.shared, &at, epoch, start, log_start).await {
+            Ok(gaps) => gaps,
+            Err(error) => {
+                tracing::warn!(%error, parent = %key.parent, child = %key.child, "a cursor's gap ledger cannot be used; trying again");
+                return;
+            }
+        };
         if self.draining.get() {
             return;
         }
@@ -170,6 +180,7 @@ impl Cursors {
             linger_millis: spec.options.linger_millis,
             slab_records_max: self.config.max_batch_records,
             slab_bytes_max: self.config.max_batch_bytes,
+            gaps,
             ..CursorConfig::new(origin, parent.log.lineage(), spec.child_partitions, start)
         };
         let rekey = Rekey {
@@ -199,6 +210,16 @@ impl Cursors {
             this.owned_changed();
         })
         .detach();
+    }
+
+    /// The cursor that runs for a life of a link, unless it was told to stop.
+    #[must_use]
+    pub fn runner(&self, key: &CursorKey, identity: &Identity) -> Option<Rc<Runner>> {
+        let running = self.running.borrow();
+        let entry = running.get(key).filter(|entry| entry.identity == *identity);
+        entry
+            .filter(|entry| !entry.stopping)
+            .map(|entry| Rc::clone(&entry.runner))
     }
 
     /// Where a cursor starts, which is what its file then holds; `None` when that cannot be said yet.

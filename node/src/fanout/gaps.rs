@@ -14,10 +14,14 @@
 
 use bytes::Bytes;
 use tailwater_storage::gaps::{Gap, Gaps, Lost};
+use tailwater_wire::batch::builder::OriginStamp;
+use tailwater_wire::batch::control::Dropped;
 use tailwater_wire::batch::header::BatchKind;
 use tailwater_wire::batch::view::{BatchError, BatchIter};
-use tailwater_wire::ids::{Offset, PartitionId};
+use tailwater_wire::ids::{Offset, OriginId, PartitionId};
+use tailwater_wire::partitioner::Partitioner;
 
+use crate::fanout::batch::ChildBatch;
 use crate::fanout::filter::Filter;
 use crate::fanout::rekey::Rekey;
 
@@ -92,11 +96,12 @@ struct Track {
 }
 
 impl Count {
-    /// Of what is not in the ledger yet.
+    /// Of what lies at or above `from`: below, it is in the ledger already, or not in the log any more.
     #[must_use]
-    pub fn new(rekey: Rekey, doomed: Doomed, ledger: &Gaps) -> Count {
+    pub fn new(rekey: Rekey, doomed: Doomed, from: Offset) -> Count {
+        let covered = from;
         let track = |(bucket, standing): (u32, &Standing)| {
-            let from = standing.position.max(ledger.through);
+            let from = standing.position.max(covered);
             let ends = standing.ends.as_ref().map(|ends| {
                 let ahead = |end: &&Offset| **end > from && **end < doomed.to;
                 let mut ends: Vec<Offset> = ends.iter().filter(ahead).copied().collect();
@@ -202,6 +207,11 @@ impl Count {
         self.next = offset;
     }
 
+    /// Gives up reading up to `next`: what was not seen counts as what has rotted.
+    pub fn pass(&mut self, next: Offset) {
+        self.unreadable_to(next);
+    }
+
     /// Ends the count.
     ///
     /// # Panics
@@ -251,6 +261,18 @@ impl Track {
     }
 }
 
+/// The notice of what a child partition lost, as a batch of its chain that follows `previous`.
+#[must_use]
+pub fn notice(dropped: &Dropped, origin: OriginId, previous: Offset, stamp: OriginStamp) -> ChildBatch {
+    ChildBatch {
+        bytes: dropped.batch(Partitioner::Murmur2, origin, previous, stamp),
+        previous,
+        end: dropped.to,
+        records: 0,
+        dropped: dropped.records,
+    }
+}
+
 /// How many offsets of `[from, to)` count for a child partition when nobody can read them.
 #[must_use]
 pub fn unreadable(rekey: &Rekey, bucket: PartitionId, from: Offset, to: Offset) -> u64 {
@@ -277,7 +299,7 @@ mod tests {
     use tailwater_wire::batch::builder::BatchBuilder;
     use tailwater_wire::batch::header::BatchHeader;
     use tailwater_wire::ids::Writer;
-    use tailwater_wire::partitioner::{Partitioner, keyless};
+    use tailwater_wire::partitioner::keyless;
     use tailwater_wire::record::Record;
 
     use super::*;
@@ -335,7 +357,7 @@ mod tests {
         let mut ledger = Gaps::default();
         ledger.note(Offset(through), []);
         let filter = filter.map(|text| Filter::parse(text).expect("a filter"));
-        let mut count = Count::new(rekey(buckets.len() as u32), doomed, &ledger);
+        let mut count = Count::new(rekey(buckets.len() as u32), doomed, ledger.through);
         for run in runs {
             let end = BatchHeader::decode(run).expect("sound").end_offset();
             count.slab(&[run.clone()], end, filter.as_ref()).expect("sound");

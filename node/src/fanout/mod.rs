@@ -18,4 +18,5 @@ pub mod cursors;
 pub mod runner;
 pub mod committer;
 pub mod sweeper;
+pub mod accounting;
 pub mod shared;

@@ -8,6 +8,7 @@ use tailwater_storage::disk::device::Disk;
 use tailwater_storage::layout::{CursorPath, PartitionEntry, parse_partition_entry};
 use tailwater_wire::ids::Epoch;
 
+use crate::fanout::accounting;
 use crate::fanout::desired::CursorKey;
 use crate::fanout::diff::{self, Sweep};
 use crate::fanout::shared::Shared;
@@ -44,14 +45,20 @@ async fn cursor_files(shared: &Shared, partition: &Partition, in_use: &impl Fn(&
     let (disk, data) = (shared.partitions.disk(), shared.partitions.data());
     let entries = disk.list(partition.log.dir()).await.unwrap_or_default();
     for entry in entries {
-        let PartitionEntry::Cursor(child) = parse_partition_entry(&entry.name) else {
-            continue;
+        let (child, is_ledger) = match parse_partition_entry(&entry.name) {
+            PartitionEntry::Cursor(child) => (child, false),
+            PartitionEntry::Gaps(child) => (child, true),
+            _ => continue,
         };
         let key = CursorKey {
             parent: partition.topic.clone(),
             partition: partition.id,
             child,
         };
+        if is_ledger {
+            accounting::sweep(shared, &key, in_use(&key)).await;
+            continue;
+        }
         let at = CursorPath::new(data, &key.parent, key.partition, &key.child);
         // Read before the leader is asked: its word is about what was seen.
         let Ok(seen) = cursor_file::read(disk, &at).await else {

@@ -23,20 +23,26 @@ impl Cursor {
         if self.buckets.get(index).map(|bucket| bucket.phase) != Some(Phase::Opening(request)) {
             return;
         }
-        let floor = self.floor;
-        let word = self.buckets[index].told(watermark, floor);
+        let word = self.buckets[index].told(watermark);
         let resolved = self.buckets[index].resolve();
         self.count(resolved);
         self.positioned(index, now);
         match word {
             Word::Regressed { acknowledged } => self.regressed(index, acknowledged, watermark, out),
-            Word::Further => self.verify(index, mark, out),
-            Word::Known => self.opened(index, out),
+            Word::Further => self.verify(index, mark, now, out),
+            Word::Known => self.opened(index, now, out),
         }
         self.recount();
+        self.ship(index, now, out);
     }
 
-    pub(super) fn verify(&mut self, index: usize, mark: Option<OriginMark>, out: &mut Vec<Action>) {
+    pub(super) fn verify(
+        &mut self,
+        index: usize,
+        mark: Option<OriginMark>,
+        now: CommitTime,
+        out: &mut Vec<Action>,
+    ) {
         let offset = Offset(self.buckets[index].watermark().0.saturating_sub(1));
         if mark.is_some_and(|mark| mark.lineage != self.config.lineage) {
             self.buckets[index].phase = Phase::Halted;
@@ -51,7 +57,7 @@ impl Cursor {
                 offset,
                 mark,
             }),
-            None => self.opened(index, out),
+            None => self.opened(index, now, out),
         }
     }
 
@@ -60,6 +66,7 @@ impl Cursor {
         request: RequestId,
         partition: PartitionId,
         verdict: ParentVerdict,
+        now: CommitTime,
         out: &mut Vec<Action>,
     ) {
         let index = partition.0 as usize;
@@ -67,7 +74,7 @@ impl Cursor {
             return;
         }
         match verdict {
-            ParentVerdict::Same | ParentVerdict::Gone => self.opened(index, out),
+            ParentVerdict::Same | ParentVerdict::Gone => self.opened(index, now, out),
             ParentVerdict::Differs => {
                 let offset = Offset(self.buckets[index].watermark().0.saturating_sub(1));
                 self.buckets[index].phase = Phase::Halted;
@@ -75,10 +82,13 @@ impl Cursor {
             }
         }
         self.recount();
+        self.ship(index, now, out);
     }
 
-    pub(super) fn opened(&mut self, index: usize, out: &mut Vec<Action>) {
+    /// The bucket takes records from here on; what is gone by now it passes first.
+    pub(super) fn opened(&mut self, index: usize, now: CommitTime, out: &mut Vec<Action>) {
         self.buckets[index].phase = Phase::Open;
+        self.pass_gone(index, now, out);
         // What stalled it may be the commit, not the asking: it goes on once a commit shows that, or when there is none.
         if self
             .front
@@ -127,6 +137,7 @@ impl Cursor {
     fn count(&mut self, counted: Counted) {
         self.probe.committed += counted.committed;
         self.probe.duplicates += counted.repeated;
+        self.probe.dropped += counted.dropped;
     }
 
     pub(super) fn on_failed(
