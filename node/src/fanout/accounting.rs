@@ -24,7 +24,7 @@ use crate::fanout::cursors::Cursors;
 use crate::fanout::desired::{CursorKey, CursorSpec, of_partition};
 use crate::fanout::diff::{self, Sweep};
 use crate::fanout::filter::Filter;
-use crate::fanout::gaps::{Count, Counted, Doomed};
+use crate::fanout::gaps::{Count, Counted, Doomed, first_ledger};
 use crate::fanout::rekey::Rekey;
 use crate::fanout::runner::Runner;
 use crate::fanout::shared::Shared;
@@ -317,15 +317,6 @@ impl Book {
             (Some(runner), None) => runner.doom_decided(Event::Spared),
             (None, _) => {}
         }
-    }
-}
-
-/// The ledger of a link that has none: what was gone before it was live, nobody has counted.
-fn first_ledger(from: Offset, log_start: Offset) -> Gaps {
-    if from < log_start {
-        Gaps::since(log_start)
-    } else {
-        Gaps::default()
     }
 }
 

@@ -420,6 +420,13 @@ mod tests {
                     (header.previous, header.sequence),
                     (batch.previous.0, batch.end.0)
                 );
+                if batch.dropped > 0 {
+                    let dropped = Dropped::of(&view).expect("a notice");
+                    assert_eq!((dropped.to, dropped.records), (batch.end, batch.dropped));
+                    let (bucket, previous, end) = (part.take.bucket, batch.previous, batch.end);
+                    lines.push(format!("{bucket}: {previous}->{end} lost {}", batch.dropped));
+                    continue;
+                }
                 assert_eq!(header.record_count, batch.records);
                 let offsets: Vec<_> = view
                     .records()
@@ -459,7 +466,7 @@ mod tests {
             None,
             &["0: 4->17 10,13,14", "1: 10->17 11,15,16", "2: 0->17 12"],
         );
-        assert_eq!((cut.filtered, cut.missing), (0, 0));
+        assert_eq!(cut.filtered, 0);
         let view = BatchView::parse(&cut.parts[2].batches[0].bytes).expect("sound");
         let origin = view.body().and_then(|body| body.origin.as_ref()).expect("a copy");
         let last = BatchHeader::decode(&runs[1][parent(14, &[3]).len()..]).expect("sound");
@@ -487,7 +494,7 @@ mod tests {
     }
 
     #[test]
-    fn filtered_and_missing_are_counted_from_where_the_last_read_ended() {
+    fn what_has_rotted_is_told_to_whom_it_counts_for_and_the_filtered_are_counted_once() {
         let runs = [parent(0, &[0, 1, 2, 3]), parent(6, &[4, 5, 6])];
         let filter = Some("kind=odd");
         let everybody = [(0, 0, 0), (1, 0, 0), (2, 0, 0)];
@@ -495,15 +502,22 @@ mod tests {
             &runs,
             &plan(0, 10, &everybody),
             filter,
-            &["0: 0->9 3", "1: 0->9 1", "2: 0->9 7"],
+            &[
+                "0: 0->4 3",
+                "0: 4->6 lost 1",
+                "1: 0->4 1",
+                "1: 4->6 lost 1",
+                "2: 0->9 7",
+                "2: 9->10 lost 1",
+            ],
         );
-        assert_eq!((cut.filtered, cut.missing), (4, 3), "4 and 5, and 9 at the end");
+        assert_eq!(cut.filtered, 4);
         let again = CutPlan {
             count_from: Offset(7),
             ..plan(0, 9, &[(2, 0, 0)])
         };
         let cut = check(&runs, &again, filter, &["2: 0->9 7"]);
-        assert_eq!((cut.filtered, cut.missing), (1, 0));
+        assert_eq!(cut.filtered, 1);
     }
 
     #[test]
@@ -530,20 +544,28 @@ mod tests {
     #[test]
     fn offsets_that_lie_far_apart_go_into_batches_of_their_own() {
         let far = 1 << 33;
-        let cut = check(
+        check(
             &[parent(0, &[0]), parent(far, &[0])],
             &plan(0, far + 1, &[(0, 0, 0)]),
             None,
-            &["0: 0->1 0", "0: 1->8589934593 8589934592"],
+            &[
+                "0: 0->1 0",
+                "0: 1->8589934592 lost 2863311531",
+                "0: 8589934592->8589934593 8589934592",
+            ],
         );
-        assert_eq!(cut.missing, far - 1);
     }
 
     #[test]
     fn a_slab_that_holds_nothing_leaves_nothing() {
         check(&[], &plan(5, 5, &[]), None, &[]);
-        let cut = check(&[], &plan(5, 9, &[(0, 5, 5)]), None, &[]);
-        assert_eq!((cut.missing, cut.parts.len()), (4, 1));
+        let cut = check(
+            &[],
+            &plan(5, 9, &[(0, 5, 5), (1, 8, 5)]),
+            None,
+            &["0: 5->9 lost 1"],
+        );
+        assert_eq!(cut.parts.len(), 2);
     }
 
     #[test]

@@ -284,6 +284,17 @@ pub fn unreadable(rekey: &Rekey, bucket: PartitionId, from: Offset, to: Offset) 
     below(to.max(from)) - below(from)
 }
 
+/// The ledger of a link that has none: it starts at `from` in a log that starts at `log_start`. What went before the link
+/// was live, nobody has counted.
+#[must_use]
+pub fn first_ledger(from: Offset, log_start: Offset) -> Gaps {
+    if from < log_start {
+        Gaps::since(log_start)
+    } else {
+        Gaps::default()
+    }
+}
+
 /// What a child partition has lost of the parent offsets `[from, to)`, all of which are gone, by a cursor's ledger.
 #[must_use]
 pub fn lost(ledger: &Gaps, rekey: &Rekey, bucket: PartitionId, from: Offset, to: Offset) -> Lost {
@@ -431,13 +442,7 @@ mod tests {
             0,
             &runs,
             None,
-            &[
-                "0: 3..5 1+0",
-                "0: 5..12 2+0",
-                "1: 0..12 4+0",
-                "2: 0..9 2+0",
-                "2: 9..12 1+0",
-            ],
+            &["0: 3..5 1+0", "0: 5..12 2+0", "1: 0..12 4+0", "2: 0..9 2+0"],
         );
     }
 

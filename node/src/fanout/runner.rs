@@ -19,7 +19,7 @@ use tailwater_storage::proof::Persist;
 use tailwater_storage::slab::ReadLimits;
 use tailwater_wire::code::ErrorCode;
 use tailwater_wire::ids::{CommitTime, Delay, Epoch, Offset, PartitionId, TopicName};
-use tailwater_wire::message::CursorStatus;
+use tailwater_wire::message::{BucketStatus, CursorStatus};
 
 use crate::fanout::accounting;
 use crate::fanout::batch::Cutter;
@@ -443,8 +443,15 @@ impl Runner {
 
     /// What it knows of each child partition.
     #[must_use]
-    pub fn progress(&self) -> Vec<BucketProgress> {
-        self.cursor.borrow().progress()
+    pub fn buckets(&self) -> Vec<BucketStatus> {
+        let told = |bucket: BucketProgress| BucketStatus {
+            partition: bucket.partition,
+            position: bucket.position,
+            committed: bucket.committed,
+            dropped: bucket.dropped,
+            stalled: bucket.stalled.map(|reason| reason.to_string()),
+        };
+        self.cursor.borrow().progress().into_iter().map(told).collect()
     }
 
     /// Asks the cursor to settle and end.

@@ -16,5 +16,6 @@ mod stopping;
 mod command_line;
 mod demo;
 mod delay;
+mod drop_behind;
 mod metrics;
 mod metadata;

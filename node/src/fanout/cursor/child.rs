@@ -33,7 +33,7 @@ impl Cursor {
             Word::Known => self.opened(index, now, out),
         }
         self.recount();
-        self.ship(index, now, out);
+        self.ship_notice(index, now, out);
     }
 
     pub(super) fn verify(
@@ -82,7 +82,14 @@ impl Cursor {
             }
         }
         self.recount();
-        self.ship(index, now, out);
+        self.ship_notice(index, now, out);
+    }
+
+    /// Sends what a bucket that has just opened passed with a notice.
+    fn ship_notice(&mut self, index: usize, now: CommitTime, out: &mut Vec<Action>) {
+        if self.life == Life::Running {
+            self.ship(index, now, out);
+        }
     }
 
     /// The bucket takes records from here on; what is gone by now it passes first.

@@ -48,21 +48,15 @@ impl Cursor {
             counted_to: self.counted_to,
         };
         if !doomed.is_passed() {
+            self.gate = to;
             self.buckets.iter_mut().for_each(|bucket| bucket.gate = to);
             self.recount();
         }
         Some(doomed)
     }
 
-    /// Where the watermark of a child partition stands, for whoever clears the ledger of what is over.
-    #[must_use]
-    pub fn watermark(&self, bucket: PartitionId) -> Option<Offset> {
-        self.buckets
-            .get(bucket.0 as usize)
-            .map(|bucket| bucket.watermark())
-    }
-
     pub(super) fn on_spared(&mut self) {
+        self.gate = Offset::ZERO;
         self.buckets
             .iter_mut()
             .for_each(|bucket| bucket.gate = Offset::ZERO);

@@ -32,7 +32,9 @@ impl Cursor {
         };
         self.parent_goes_on(out);
         self.probe.filtered += cut.filtered;
-        self.counted_to = self.counted_to.max(slab.next);
+        if slab.next > self.gate {
+            self.counted_to = self.counted_to.max(slab.next);
+        }
         if name == LaneName::Level {
             self.front = self.front.max(Some(slab.next));
             self.next_due = slab.next_commit.map(|commit| commit.plus(self.config.delay));

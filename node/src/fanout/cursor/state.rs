@@ -105,6 +105,8 @@ pub struct Cursor {
     pub(super) reads_served: u64,
     /// Filtered records below were counted.
     pub(super) counted_to: Offset,
+    /// Below, what the filter holds back is counted by whoever accounts for it: retention is about to take it.
+    pub(super) gate: Offset,
     /// Everything below is gone, or as good as gone.
     pub(super) floor: Offset,
     /// What of it each child partition lost.
@@ -143,6 +145,7 @@ impl Cursor {
             next_request: 0,
             reads_served: 0,
             counted_to: config.start.max(config.gaps.through),
+            gate: Offset::ZERO,
             floor: config.gaps.through,
             gaps: config.gaps.clone(),
             parent_stall: None,
@@ -238,7 +241,7 @@ impl Cursor {
             released_at: self.released_at(reading, now),
             from: reading.from,
             next: slab.next,
-            count_from: self.counted_to,
+            count_from: self.counted_to.max(self.gate),
             takes: self.buckets.iter().filter_map(take).collect(),
         })
     }
