@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 
+use crate::clock::source::ClockSource;
 use tailwater_wire::limits::{FANOUT_BATCH_BYTES, FANOUT_BATCH_RECORDS};
 
 /// Everything that can be set. Unknown keys are refused.
@@ -13,8 +14,8 @@ use tailwater_wire::limits::{FANOUT_BATCH_BYTES, FANOUT_BATCH_RECORDS};
 pub struct NodeConfig {
     /// Where topics and metadata live.
     pub data: PathBuf,
-    /// Shards, each a core. This version runs exactly one.
-    pub shards: usize,
+    /// Shards; one for each core without it. More than cores are for tests.
+    pub shards: Option<u32>,
     /// Where shard 0 listens for clients; shard n listens n ports above.
     pub listen: SocketAddr,
     /// Where `/metrics`, `/healthz` and `/readyz` are served.
@@ -31,6 +32,25 @@ pub struct NodeConfig {
     pub log: LogConfig,
     /// The fan-out engine's settings.
     pub fanout: FanoutConfig,
+    /// The settings of what shards send each other.
+    pub mesh: MeshConfig,
+    /// Which clocks it runs by: the machine's, but for nodes inside a test.
+    #[serde(skip)]
+    pub clock: ClockSource,
+}
+
+/// Settings of the mesh between shards.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct MeshConfig {
+    /// Requests that one shard may have unanswered at another one; more wait at home.
+    pub credits: usize,
+}
+
+impl Default for MeshConfig {
+    fn default() -> MeshConfig {
+        MeshConfig { credits: 256 }
+    }
 }
 
 /// Settings of the partition logs.
@@ -66,7 +86,7 @@ impl Default for NodeConfig {
         let loopback = |port| SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), port);
         NodeConfig {
             data: PathBuf::from("tailwater-data"),
-            shards: 1,
+            shards: None,
             listen: loopback(7400),
             admin: loopback(7300),
             insecure_network: false,
@@ -75,6 +95,8 @@ impl Default for NodeConfig {
             connections_max: 1_024,
             log: LogConfig::default(),
             fanout: FanoutConfig::default(),
+            mesh: MeshConfig::default(),
+            clock: ClockSource::System,
         }
     }
 }
@@ -132,7 +154,23 @@ pub enum ConfigError {
     },
 }
 
+/// Shards of a node at most.
+const SHARDS_MAX: u32 = 256;
+/// `mesh.credits` at most: every shard has four places for each in its mailbox, times the shards.
+const MESH_CREDITS_MAX: usize = 4_096;
+
+/// Cores that this process may use.
+fn cores() -> u32 {
+    std::thread::available_parallelism().map_or(1, |cores| cores.get() as u32)
+}
+
 impl NodeConfig {
+    /// How many shards run.
+    #[must_use]
+    pub fn shard_count(&self) -> u32 {
+        self.shards.unwrap_or_else(|| cores().min(SHARDS_MAX))
+    }
+
     /// The configuration of a file, or the defaults without one.
     ///
     /// # Errors
@@ -163,8 +201,22 @@ impl NodeConfig {
                 why,
             })
         };
-        if self.shards != 1 {
-            return wrong("shards", &self.shards, "this version runs one shard");
+        let cores = cores();
+        match self.shards {
+            Some(shards) if shards == 0 || shards > SHARDS_MAX => {
+                return wrong("shards", &shards, "1 to 256");
+            }
+            Some(shards) if self.pin_cores && shards > cores => {
+                return wrong(
+                    "shards",
+                    &shards,
+                    "more than there are cores to pin them to (pin_cores)",
+                );
+            }
+            _ => {}
+        }
+        if self.mesh.credits == 0 || self.mesh.credits > MESH_CREDITS_MAX {
+            return wrong("mesh.credits", &self.mesh.credits, "1 to 4096");
         }
         for (key, address) in [("listen", self.listen), ("admin", self.admin)] {
             if !address.ip().is_loopback() && !self.insecure_network {
@@ -233,7 +285,9 @@ mod tests {
     fn unknown_keys_and_odd_values_are_refused() {
         assert!(toml::from_str::<NodeConfig>("lisen = '127.0.0.1:1'").is_err());
         for text in [
-            "shards = 2",
+            "shards = 0",
+            "shards = 100000\npin_cores = true",
+            "[mesh]\ncredits = 0",
             "[log]\nsegment_bytes_first = 5000",
             "[fanout]\nmax_batch_records = 0",
         ] {

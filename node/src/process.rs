@@ -10,10 +10,13 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use tailwater_storage::disk::executor::{self, ExecutorError, ExecutorOptions, RunningExecutor};
+use tailwater_storage::disk::flush_watch::FailedFlushes;
 use tailwater_storage::disk::preflight;
 use tailwater_storage::disk::watchdog::{Watchdog, WatchdogOptions};
 use tailwater_storage::layout::{self, TopicsEntry};
 
+use crate::clock::keeper::Keeper;
+use crate::clock::system::SystemClock;
 use crate::config::{ConfigError, NodeConfig};
 use crate::control::admin_http::{self, AdminState};
 use crate::control::request::{CONTROL_QUEUE, ControlRequest, SHARD_QUEUE, ShardCommand};
@@ -21,8 +24,9 @@ use crate::control::service::{Bounds, Control};
 use crate::control::space::Space;
 use crate::ingress::dispatch::Identity;
 use crate::metastore::handle::{Metastore, Options as MetastoreOptions};
-use crate::shard::{self, ShardError, ShardSetup};
-use crate::telemetry::counters::ShardCounters;
+use crate::router::mesh;
+use crate::shard::{self, ShardSetup};
+use crate::telemetry::counters::{ShardCounters, quantile_ns};
 use crate::telemetry::exporter::Exporter;
 
 /// This node's number; others come with the cluster.
@@ -96,13 +100,45 @@ pub enum StopError {
 pub struct Node {
     listen: SocketAddr,
     admin: SocketAddr,
-    counters: Arc<ShardCounters>,
+    counters: Vec<Arc<ShardCounters>>,
     ready: Arc<AtomicBool>,
-    shard: flume::Sender<ShardCommand>,
-    executor: RunningExecutor<()>,
+    shards: Shards,
     control: JoinHandle<Result<(), String>>,
     stop_control: Arc<tokio::sync::Notify>,
     _lock: File,
+}
+
+/// The shards' threads, and the way to them.
+struct Shards {
+    commands: Vec<flume::Sender<ShardCommand>>,
+    executors: Vec<RunningExecutor<()>>,
+}
+
+impl Shards {
+    /// In step: no shard closes its logs while another one's cursors may still commit to them, and none ends while
+    /// another one still waits for its answer.
+    fn stop(self) -> Result<(), ExecutorError> {
+        for step in [ShardCommand::Drain, ShardCommand::Close] {
+            let begun: Vec<_> = self
+                .commands
+                .iter()
+                .map(|shard| {
+                    let (done, finished) = flume::bounded(1);
+                    let _dead_already = shard.send(step(done));
+                    finished
+                })
+                .collect();
+            for finished in begun {
+                let _dead_already = finished.recv();
+            }
+        }
+        for shard in &self.commands {
+            let _dead_already = shard.send(ShardCommand::End);
+        }
+        // All are waited for, before the first that had died is told.
+        let ends: Vec<_> = self.executors.into_iter().map(RunningExecutor::join).collect();
+        ends.into_iter().collect()
+    }
 }
 
 /// What the control thread is started with.
@@ -113,10 +149,11 @@ struct ControlSetup {
     shards: Vec<flume::Sender<ShardCommand>>,
     bounds: Bounds,
     exporter: Exporter,
+    clock: SystemClock,
     ready: Arc<AtomicBool>,
     stop: Arc<tokio::sync::Notify>,
     started: flume::Sender<Result<String, String>>,
-    shard_listens: flume::Receiver<()>,
+    shards_listen: flume::Receiver<()>,
     serving: flume::Sender<()>,
 }
 
@@ -136,6 +173,7 @@ impl Node {
         let lock = lock_data_dir(&config.data)?;
         check_metadata(&config.data)?;
         Space::new(&config.data).make_room();
+        let (clock, keeper) = Keeper::open(&config.data, config.clock.clone());
         let admin = std::net::TcpListener::bind(config.admin)
             .and_then(|listener| listener.set_nonblocking(true).map(|()| listener))
             .map_err(|source| StartError::Listen {
@@ -147,21 +185,25 @@ impl Node {
         let watchdog =
             Watchdog::start(WatchdogOptions::default(), Box::new(on_stall)).map_err(StartError::Thread)?;
         let watchdog = Arc::new(watchdog);
-        let counters = Arc::new(ShardCounters::default());
+        let shards = config.shard_count();
+        let listeners = listen(&config, shards)?;
+        let listen = listeners[0].1;
+        let counters: Vec<_> = (0..shards).map(|_| Arc::new(ShardCounters::default())).collect();
         let (control_requests, requests) = flume::bounded(CONTROL_QUEUE);
-        let (shard_commands, commands) = flume::bounded(SHARD_QUEUE);
+        let (shard_commands, commands): (Vec<_>, Vec<_>) =
+            (0..shards).map(|_| flume::bounded(SHARD_QUEUE)).unzip();
         let (ready, stop_control) = (
             Arc::new(AtomicBool::new(false)),
             Arc::new(tokio::sync::Notify::new()),
         );
         let (started, control_started) = flume::bounded(1);
-        let (shard_is_up, shard_listens) = flume::bounded(1);
+        let (shards_are_up, shards_listen) = flume::bounded(1);
         let (serving, served) = flume::bounded(1);
         let setup = ControlSetup {
             data: config.data.clone(),
             admin,
             requests,
-            shards: vec![shard_commands.clone()],
+            shards: shard_commands.clone(),
             bounds: Bounds {
                 partitions_max: open_files.map(|files| {
                     files.saturating_sub(config.connections_max as u64 + OTHER_FILES) / FILES_PER_PARTITION
@@ -169,11 +211,12 @@ impl Node {
                 space: Space::new(&config.data),
                 segment_bytes_first: config.log.segment_bytes_first,
             },
-            exporter: Exporter::new(vec![Arc::clone(&counters)], Arc::clone(&watchdog)),
+            exporter: Exporter::new(counters.clone(), Arc::clone(&watchdog)).with_clock(clock.clone()),
+            clock: clock.clone(),
             ready: Arc::clone(&ready),
             stop: Arc::clone(&stop_control),
             started,
-            shard_listens,
+            shards_listen,
             serving,
         };
         let control = std::thread::Builder::new().name("control".into());
@@ -188,65 +231,68 @@ impl Node {
         let identity = Identity {
             node: NODE_ID,
             cluster,
-            shard_ports: Vec::new(),
+            shard_ports: listeners.iter().map(|(_, address)| address.port()).collect(),
         };
-        let (started, shard_started) = flume::bounded(1);
-        let options = ExecutorOptions {
-            name: "shard-0".into(),
-            core: config.pin_cores.then_some(0),
-            spin_before_park: Duration::from_micros(config.spin_before_park_us),
-            io_memory_bytes: IO_MEMORY_BYTES,
-            executors: 1,
-        };
-        let wanted = config.listen;
-        let setup = ShardSetup {
-            config,
-            identity,
-            counters: Arc::clone(&counters),
-            commands,
-            control: control_requests,
-            started,
-        };
-        let stop = || {
-            stop_control.notify_one();
-        };
-        let executor =
-            executor::spawn(&options, &watchdog, move || shard::run(setup)).inspect_err(|_| stop())?;
-        let listen = match shard_started.recv() {
-            Ok(Ok(listen)) => listen,
-            Ok(Err(ShardError::Disk(why))) => {
-                stop();
-                return Err(StartError::Shard(why));
+        // Whatever does not start takes the rest with it: the control thread ends, and the shards after it.
+        let stop = || stop_control.notify_one();
+        let (failed_flushes, mut keeper) = (FailedFlushes::default(), Some(keeper));
+        let ends = mesh::ends(shards, config.mesh.credits);
+        let mut executors = Vec::with_capacity(shards as usize);
+        for (((number, mesh), (listener, _)), commands) in (0..).zip(ends).zip(listeners).zip(commands) {
+            let (started, shard_started) = flume::bounded(1);
+            let options = ExecutorOptions {
+                name: format!("shard-{number}"),
+                core: config.pin_cores.then_some(number),
+                spin_before_park: Duration::from_micros(config.spin_before_park_us),
+                io_memory_bytes: IO_MEMORY_BYTES,
+                executors: u64::from(shards),
+            };
+            let setup = ShardSetup {
+                config: config.clone(),
+                identity: identity.clone(),
+                mesh,
+                listener,
+                clock: clock.clone(),
+                // The first shard keeps the clock of all.
+                keeper: keeper.take(),
+                failed_flushes: failed_flushes.clone(),
+                counters: counters.clone(),
+                commands,
+                control: control_requests.clone(),
+                started,
+            };
+            let executor =
+                executor::spawn(&options, &watchdog, move || shard::run(setup)).inspect_err(|_| stop())?;
+            match shard_started.recv() {
+                Ok(Ok(())) => executors.push(executor),
+                Ok(Err(why)) => {
+                    stop();
+                    return Err(StartError::Shard(why));
+                }
+                Err(_) => {
+                    stop();
+                    return Err(executor
+                        .join()
+                        .err()
+                        .map_or(StartError::Shard("it ended".to_owned()), StartError::from));
+                }
             }
-            Ok(Err(ShardError::Listen(source))) => {
-                stop();
-                return Err(StartError::Listen {
-                    purpose: "clients",
-                    address: wanted,
-                    source,
-                });
-            }
-            Err(_) => {
-                stop();
-                return Err(executor
-                    .join()
-                    .err()
-                    .map_or(StartError::Shard("it ended".to_owned()), StartError::from));
-            }
-        };
-        let _control_gone = shard_is_up.send(());
+        }
+        let _control_gone = shards_are_up.send(());
         if served.recv().is_err() {
             return Err(StartError::Metastore("its thread ended".to_owned()));
         }
         ready.store(true, Ordering::Release);
-        tracing::info!(%listen, admin = %admin_address, "serving");
+        tracing::info!(%listen, admin = %admin_address, shards, "serving");
         Ok(Node {
             listen,
             admin: admin_address,
             counters,
             ready,
-            shard: shard_commands,
-            executor,
+            shards: Shards {
+                commands: shard_commands,
+                executors,
+            },
             control,
             stop_control,
             _lock: lock,
@@ -268,7 +314,8 @@ impl Node {
     /// The median of all flushes so far, in microseconds.
     #[must_use]
     pub fn fsync_p50_us(&self) -> u64 {
-        self.counters.fsync.quantile_ns(0.5) / 1_000
+        let flushes = self.counters.iter().map(|shard| &shard.fsync);
+        quantile_ns(flushes, 0.5) / 1_000
     }
 
     /// Whether one of its threads has ended by itself.
@@ -283,8 +330,7 @@ impl Node {
     /// [`StopError`] when a thread had died.
     pub fn stop(self) -> Result<(), StopError> {
         self.ready.store(false, Ordering::Release);
-        let _dead_already = self.shard.send(ShardCommand::Drain);
-        self.executor.join()?;
+        self.shards.stop()?;
         self.stop_control.notify_one();
         match self.control.join() {
             Ok(ended) => ended.map_err(StopError::Control),
@@ -309,10 +355,11 @@ async fn control_main(setup: ControlSetup) -> Result<(), String> {
         shards,
         bounds,
         exporter,
+        clock,
         ready,
         stop,
         started,
-        shard_listens,
+        shards_listen,
         serving,
     } = setup;
     let opened = Metastore::open(&data, NODE_ID, MetastoreOptions::default()).await;
@@ -330,13 +377,14 @@ async fn control_main(setup: ControlSetup) -> Result<(), String> {
         admin,
         AdminState {
             control: Arc::clone(&control),
+            clock,
             ready,
         },
     ));
     let serve_requests = Arc::clone(&control).run(requests);
     let first_metadata = async {
-        if shard_listens.recv_async().await.is_ok() {
-            control.publish().await;
+        if shards_listen.recv_async().await.is_ok() {
+            control.begin_serving().await;
             let _starter_gone = serving.send(());
         }
         std::future::pending::<()>().await;
@@ -353,6 +401,29 @@ async fn control_main(setup: ControlSetup) -> Result<(), String> {
     };
     control.metastore().shutdown().await;
     fatal.map_or(Ok(()), Err)
+}
+
+/// A listener for each shard: shard n listens n ports above the first, or all on ports that the system gives.
+fn listen(config: &NodeConfig, shards: u32) -> Result<Vec<(std::net::TcpListener, SocketAddr)>, StartError> {
+    let bind = |shard: u32| {
+        let mut address = config.listen;
+        let port = match address.port() {
+            0 => Some(0),
+            first => u16::try_from(shard).ok().and_then(|n| first.checked_add(n)),
+        };
+        let listening = port.map_or(Err(std::io::ErrorKind::InvalidInput.into()), |port| {
+            address.set_port(port);
+            let listener = std::net::TcpListener::bind(address)?;
+            let address = listener.local_addr()?;
+            Ok((listener, address))
+        });
+        listening.map_err(|source| StartError::Listen {
+            purpose: "clients",
+            address,
+            source,
+        })
+    };
+    (0..shards).map(bind).collect()
 }
 
 /// Creates the data directory, and locks it for the life of the process.

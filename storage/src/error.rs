@@ -119,6 +119,17 @@ pub enum AppendError {
     Malformed(&'static str),
 }
 
+/// Why a producer is not opened.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum ProducerError {
+    /// Its id or name cannot be used.
+    #[error(transparent)]
+    Key(#[from] crate::dedup::verdict::OpenError),
+    /// It is not known yet, and the log takes nothing now.
+    #[error(transparent)]
+    Refused(#[from] AppendError),
+}
+
 /// Why an appended batch is not known to be committed.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum CommitError {

@@ -14,6 +14,7 @@ pub mod tail_cache;
 
 pub mod dedup;
 pub mod group_commit;
+pub mod eras;
 pub mod retention;
 
 pub mod log;

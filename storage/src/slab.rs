@@ -4,10 +4,13 @@
 //! between chunks and frontier batches are left out by ending one run and beginning the next.
 
 use std::ops::Range;
+use std::rc::Rc;
 
 use bytes::Bytes;
 use tailwater_wire::batch::header::BatchHeader;
 use tailwater_wire::ids::{CommitTime, Lineage, Offset};
+
+use crate::eras::Eras;
 
 /// How much a read may give.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -69,6 +72,8 @@ impl Slab {
 #[derive(Debug)]
 pub(crate) struct SlabBuilder {
     limits: ReadLimits,
+    /// As they were when the read began.
+    eras: Rc<Eras>,
     slab: Slab,
     /// The run in progress: a buffer and the range of it.
     run: Option<(Bytes, Range<usize>)>,
@@ -80,9 +85,11 @@ impl SlabBuilder {
         limits: ReadLimits,
         high_water_mark: Offset,
         lineage: Lineage,
+        eras: Rc<Eras>,
     ) -> SlabBuilder {
         SlabBuilder {
             limits,
+            eras,
             slab: Slab {
                 runs: Vec::new(),
                 next_offset: from,
@@ -105,13 +112,12 @@ impl SlabBuilder {
 
     /// Whether a batch may still be added; notes when it is due, if that is what stands against it.
     pub(crate) fn admits(&mut self, header: &BatchHeader) -> bool {
-        if self
-            .limits
-            .committed_at_max
-            .is_some_and(|max| header.commit_time > max)
-        {
-            self.slab.next_due = Some(header.commit_time);
-            return false;
+        if let Some(max) = self.limits.committed_at_max {
+            let committed = self.eras.counted(header.base_offset, header.commit_time);
+            if committed > max {
+                self.slab.next_due = Some(committed);
+                return false;
+            }
         }
         self.slab.batches == 0
             || (self.slab.bytes + header.batch_len() <= self.limits.bytes_max
@@ -175,7 +181,7 @@ mod tests {
     }
 
     fn builder(limits: ReadLimits) -> SlabBuilder {
-        SlabBuilder::new(Offset(0), limits, Offset(100), Lineage([1; 8]))
+        SlabBuilder::new(Offset(0), limits, Offset(100), Lineage([1; 8]), Rc::default())
     }
 
     #[test]

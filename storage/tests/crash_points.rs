@@ -52,6 +52,8 @@ struct Model {
     commit_times: [Vec<(u64, CommitTime)>; PARTITIONS],
     /// By partition: retention may have removed what lies below.
     removed: [u64; PARTITIONS],
+    /// Partitions whose producer was opened, and the open was answered.
+    opened: usize,
     /// The cursor position that was acknowledged, and the one last asked for.
     cursor: (Option<u64>, Option<u64>),
 }
@@ -132,6 +134,13 @@ async fn script<D: Disk>(disk: &D, model: &mut Model) -> Option<()> {
     let mut logs = Vec::new();
     for partition in 0..PARTITIONS {
         logs.push(open(disk, partition, 100 + partition as u64).await.ok()?.0);
+    }
+    for log in &logs {
+        let now = CommitTime::from_millis(900);
+        let (_, known) = log.open_producer(&ProducerKey::Random(PRODUCER), now).ok()?;
+        commit_round(disk, &logs, now).await;
+        known.await.ok()?;
+        model.opened += 1;
     }
     for step in 0..STEPS {
         let now = CommitTime::from_millis(1_000 + step * 10 - (step % 5) * 20);
@@ -257,7 +266,10 @@ async fn judge<D: Disk>(disk: &D, model: &Model, seed: u64) -> Result<Vec<Log<D>
         if log.last_commit_time() < last {
             return fail("the commit time's floor fell".into());
         }
-        let opened = log.open_producer(&ProducerKey::Random(PRODUCER), last).unwrap();
+        let (opened, _known) = log.open_producer(&ProducerKey::Random(PRODUCER), last).unwrap();
+        if opened.is_new && partition < model.opened {
+            return fail("the producer was opened, and is not known".into());
+        }
         if opened.last_sequence != end || opened.unflushed_until.is_some() {
             return fail(format!(
                 "the producer is at {}, the log at {end}",

@@ -3,17 +3,24 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use clap::{Args, Parser, Subcommand};
-use tailwater_wire::code::ErrorCode;
-use tailwater_wire::ids::{Offset, PartitionId, TopicName};
-use tailwater_wire::limits::{DELAY_MILLIS_MAX, PARTITIONS_MAX};
+use clap::{ArgGroup, Args, Parser, Subcommand};
+use tailwater_wire::ids::{PartitionId, TopicName};
 use tailwater_wire::meta::{AttachFrom, Durability};
 use tailwater_wire::partitioner::Partitioner;
-use tailwater_wire::time;
 
-use crate::clock;
+use crate::cli::template::Template;
+use crate::cli::values::{
+    Limit, attach_from, bytes, bytes_or_off, delay, durability, millis, millis_or_off, partition, partitions,
+    rate, server, topic_name,
+};
 use crate::feed::replay::Speed;
+use crate::feed::times::Unit;
 use crate::output::Format;
+
+pub mod template;
+pub mod values;
+#[cfg(test)]
+mod tests;
 
 /// A storage node for feeds that fan out, and its client.
 #[derive(Debug, Parser)]
@@ -60,16 +67,51 @@ pub enum Command {
     ///
     /// Ctrl-C (exit 130) and SIGTERM (exit 143) end it early; the temporary directory is removed then as well.
     Demo(Demo),
-    /// Make, list, describe and delete topics.
+    /// Make, list, describe, change and delete topics.
     #[command(subcommand)]
     Topic(Topic),
     /// Attach topics to topics, and see how far the copies are.
     #[command(subcommand)]
     Link(Link),
+    /// Show the node's clock, or vouch for the wall clock.
+    #[command(args_conflicts_with_subcommands = true)]
+    Clock {
+        /// What to do [default: status].
+        #[command(subcommand)]
+        command: Option<Clock>,
+    },
     /// Append a record for each line of standard input.
     Produce(Produce),
-    /// Print the records of a topic.
+    /// Print the records of a topic, merged over its partitions by commit time.
+    ///
+    /// Every partition is in order of its offsets. Between partitions, records come in order of their commit times, and at
+    /// the same time in order of their partitions. Without --follow this holds for everything that was committed when the
+    /// command began.
+    ///
+    /// With --follow a partition that is silent is not waited for without end: a record that is known to be committed is
+    /// printed at the latest 50 ms later, unless another partition is known to have records that did not arrive yet. What a
+    /// silent partition brings after that is printed when it comes, with the earlier commit time that it has.
+    ///
+    /// Memory: about two reads for each partition, of 64 KiB to 1 MiB. Records that are damaged or were removed while they
+    /// were read are named on standard error as `gap: ...`.
     Consume(Consume),
+    /// Send a recorded feed at the pace that it was recorded at, a multiple of it, or as fast as possible.
+    ///
+    /// FILE is CSV, plain or gzipped, and `-` is standard input. Each line becomes a record, whose value is the line and
+    /// whose timestamp is the line's time. Memory does not depend on the file's size.
+    ///
+    /// The pace is open-loop: a line is due at its recorded distance from the first one, and a line that was sent late does
+    /// not move those behind it. How late lines were is in the summary: if that is much, the node or the machine cannot keep
+    /// up at this speed.
+    ///
+    /// Ctrl-C stops reading, waits until what was sent is acknowledged, prints the summary and exits with 130; a second one
+    /// ends at once. Standard output is empty but with -o json or -o ndjson: `{sent, produced, failed, elapsed_ms,
+    /// records_per_s, late_p50_ms, late_p99_ms, late_max_ms, response_p50_us, response_p99_us}`, where the response counts
+    /// from the time that a line was due at.
+    Replay(Replay),
+    /// See where partitions are, and repair their clocks.
+    #[command(subcommand)]
+    Partition(Partition),
     /// Look into a node's files without a node.
     #[command(subcommand)]
     Inspect(Inspect),
@@ -134,6 +176,21 @@ pub enum Topic {
         #[arg(value_parser = topic_name)]
         name: TopicName,
     },
+    /// Change how long a topic keeps its records, or add partitions.
+    ///
+    /// What is not named stays as it is. The change is in force on every shard when the command returns.
+    ///
+    /// Partitions can only be added, and not while the topic is the child of a link (TOPIC_IN_USE): the keys of new records
+    /// may then go to other partitions than before, so order by key does not reach across the change. A new partition
+    /// of a parent is copied from its first record on.
+    ///
+    /// A parent of a link with a delay keeps its records for at least the delay and one hour, and without a byte limit
+    /// unless the link was attached with --allow-drop (RETENTION_BELOW_FLOOR).
+    #[command(
+        after_help = "Examples:\n  tailwater topic alter orders --retention 7d --retention-bytes off\n  \
+        tailwater topic alter orders --partitions 16"
+    )]
+    Alter(TopicAlter),
     /// Delete a topic and its data.
     Delete {
         /// The topic.
@@ -165,12 +222,61 @@ pub struct TopicCreate {
     pub partitioner: Partitioner,
 }
 
+/// `topic alter`.
+#[derive(Debug, Args)]
+#[command(group(ArgGroup::new("change").required(true).multiple(true)
+    .args(["partitions", "retention", "retention_bytes"])))]
+pub struct TopicAlter {
+    /// The topic.
+    #[arg(value_parser = topic_name)]
+    pub name: TopicName,
+    /// The new number of partitions, not less than now and at most 1,024.
+    #[arg(long, value_name = "N", value_parser = partitions)]
+    pub partitions: Option<u32>,
+    /// How long records are kept from now on (`7d`); `off` keeps them for ever.
+    #[arg(long, value_name = "T|off", value_parser = millis_or_off)]
+    pub retention: Option<Limit>,
+    /// How many bytes of each partition are kept from now on (`1GiB`); `off` keeps all.
+    #[arg(long, value_name = "B|off", value_parser = bytes_or_off)]
+    pub retention_bytes: Option<Limit>,
+}
+
+/// `partition ...`.
+#[derive(Debug, Subcommand)]
+pub enum Partition {
+    /// List partitions: the shard that owns each, its ends, and why it cannot be served, if so.
+    List {
+        /// Only the partitions of this topic.
+        #[arg(value_parser = topic_name)]
+        topic: Option<TopicName>,
+    },
+    /// Recover a partition that was written to while the clock stood in a false future.
+    ///
+    /// Its records count as committed now at the latest, and new ones get the present time again.
+    ResetClock {
+        /// The topic.
+        #[arg(value_parser = topic_name)]
+        topic: TopicName,
+        /// The partition.
+        #[arg(short, long, value_name = "N", value_parser = partition)]
+        partition: PartitionId,
+    },
+}
+
 /// `link ...`.
 #[derive(Debug, Subcommand)]
 pub enum Link {
     /// Copy a topic into another, now or after a delay.
     Attach(LinkAttach),
     /// End a link; returns when nothing is in flight any more.
+    ///
+    /// Without --drain the copying stops at once: what the child does not have by then, it never gets, also not from a later
+    /// attach at the tail.
+    ///
+    /// With --drain the ends of the parent's partitions are read first, and the link is ended when the child has everything
+    /// below them. What is produced meanwhile is not waited for, though some of it may be copied as well. A link with a
+    /// delay is waited for until the last of these records is due, so for up to the whole delay. A link that is stalled
+    /// is waited for, and the reason is said once on standard error: Ctrl-C leaves the link as it is, attached.
     Detach {
         /// What names the link.
         #[command(flatten)]
@@ -180,11 +286,14 @@ pub enum Link {
         drain: bool,
     },
     /// List links: how far they are, and why they do not move.
-    List {
-        /// Only the links of this topic.
-        #[arg(value_parser = topic_name)]
-        parent: Option<TopicName>,
-    },
+    ///
+    /// CURSOR is the sum of the positions over the parent's partitions, LAG the records of the parent that were not passed
+    /// yet, PENDING those of them that a delay holds back, DUE LAG the time that the oldest record which is due has waited
+    /// for. STATE is `current` (nothing left), `waiting` (for what is not due), `behind`, `starting`, or `stalled` with the
+    /// reason. DROPPED counts records that retention or damage took before they were copied.
+    ///
+    /// With a CHILD or --partitions each cursor is shown, and each partition of the child as that cursor sees it.
+    List(LinkList),
     /// Prove from the logs that a child holds every record once, in order and not early.
     Verify(Pair),
 }
@@ -198,6 +307,20 @@ pub struct Pair {
     /// The topic that receives the copies.
     #[arg(value_parser = topic_name)]
     pub child: TopicName,
+}
+
+/// `link list`.
+#[derive(Debug, Args)]
+pub struct LinkList {
+    /// Only the links of this topic.
+    #[arg(value_parser = topic_name)]
+    pub parent: Option<TopicName>,
+    /// Only the link to this topic, in detail.
+    #[arg(value_parser = topic_name)]
+    pub child: Option<TopicName>,
+    /// Every cursor, and every child partition of each.
+    #[arg(long)]
+    pub partitions: bool,
 }
 
 /// `link attach`.
@@ -221,6 +344,15 @@ pub struct LinkAttach {
     /// Allow a byte limit on the parent that retention may reach before the delay is over.
     #[arg(long)]
     pub allow_drop: bool,
+}
+
+/// `clock ...`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Subcommand)]
+pub enum Clock {
+    /// Show what the clock says, how far the wall clock is off, and whether anything is held because of it.
+    Status,
+    /// Say that the wall clock is right: delay links and retention by time go on.
+    Accept,
 }
 
 /// `produce`.
@@ -252,7 +384,8 @@ pub struct Consume {
     /// Only this partition.
     #[arg(short, long, value_name = "N", value_parser = partition)]
     pub partition: Option<PartitionId>,
-    /// Where to start: earliest, tail, offset:N or time:T (RFC 3339, or `15m` for that long ago).
+    /// Where to start: earliest, tail, offset:N or time:T (RFC 3339, or `15m` for that long ago). An offset beyond the
+    /// end of a partition is an error (POSITION_AHEAD); with --follow it is waited for.
     #[arg(long, value_name = "PLACE", default_value = "earliest", value_parser = attach_from)]
     pub from: AttachFrom,
     /// Stop after so many records.
@@ -261,10 +394,46 @@ pub struct Consume {
     /// Go on at the end; without this, stop at what was the end at the start.
     #[arg(long)]
     pub follow: bool,
-    /// How to print a record: %t topic, %p partition, %o offset, %k key, %s value, %T timestamp in milliseconds, %%,
-    /// \n, \t. Nothing is added between records.
+    /// How to print a record: %t topic, %p partition, %o offset, %k key, %s value, %T timestamp in milliseconds, %h
+    /// headers as NAME=VALUE with commas between, %%, \n, \t. Nothing is added between records.
     #[arg(short, long, value_name = "FORMAT", conflicts_with = "output", value_parser = Template::parse)]
     pub format: Option<Template>,
+}
+
+/// `replay`.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Examples:\n  tailwater replay ticks.csv.gz ticks --key symbol\n  \
+    tailwater replay ticks.csv ticks --speed max --key 2 --no-header\n  \
+    zstd -dc ticks.csv.zst | tailwater replay - ticks --speed 10 --time when --time-unit us"
+)]
+pub struct Replay {
+    /// The feed: CSV or CSV.gz, or `-` for standard input.
+    #[arg(value_name = "FILE")]
+    pub file: PathBuf,
+    /// The topic.
+    #[arg(value_parser = topic_name)]
+    pub topic: TopicName,
+    /// A multiple of the recorded pace, or `max` to send without waiting.
+    #[arg(long, value_name = "X|max", default_value = "1")]
+    pub speed: Speed,
+    /// The column of the key, by its name in the first line or by its number from 1 [default: records have no key].
+    #[arg(long, value_name = "COLUMN")]
+    pub key: Option<String>,
+    /// The column of the time, likewise [default: the first one called time, timestamp or ts, also with an end of _ns,
+    /// _us, _ms or _s].
+    #[arg(long, value_name = "COLUMN")]
+    pub time: Option<String>,
+    /// What the times are: a number of these since the epoch, or RFC 3339 [default: as the column's name ends, or else
+    /// as the size of the first time says].
+    #[arg(long, value_name = "UNIT", value_enum)]
+    pub time_unit: Option<Unit>,
+    /// Put this column into a header of the record as well, under its name; can be repeated. Filters of links see headers.
+    #[arg(long, value_name = "COLUMN")]
+    pub record_header: Vec<String>,
+    /// The first line is an event, and columns are named by number.
+    #[arg(long)]
+    pub no_header: bool,
 }
 
 /// `inspect ...`.
@@ -285,281 +454,4 @@ pub enum Inspect {
         /// The file.
         file: PathBuf,
     },
-}
-
-/// A parsed `-f` format.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Template {
-    /// In order.
-    pub parts: Vec<Part>,
-}
-
-/// A part of a [`Template`].
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Part {
-    /// Printed as it is.
-    Text(String),
-    /// `%t`
-    Topic,
-    /// `%p`
-    Partition,
-    /// `%o`
-    Offset,
-    /// `%k`
-    Key,
-    /// `%s`
-    Value,
-    /// `%T`
-    Timestamp,
-}
-
-impl Template {
-    fn parse(text: &str) -> Result<Template, String> {
-        let mut parts = Vec::new();
-        let mut plain = String::new();
-        let mut chars = text.chars();
-        while let Some(c) = chars.next() {
-            let part = match (
-                c,
-                if matches!(c, '%' | '\\') {
-                    chars.next()
-                } else {
-                    None
-                },
-            ) {
-                ('%', Some('t')) => Part::Topic,
-                ('%', Some('p')) => Part::Partition,
-                ('%', Some('o')) => Part::Offset,
-                ('%', Some('k')) => Part::Key,
-                ('%', Some('s')) => Part::Value,
-                ('%', Some('T')) => Part::Timestamp,
-                ('%', Some('%')) => {
-                    plain.push('%');
-                    continue;
-                }
-                ('\\', Some('n')) => {
-                    plain.push('\n');
-                    continue;
-                }
-                ('\\', Some('t')) => {
-                    plain.push('\t');
-                    continue;
-                }
-                ('\\', Some('\\')) => {
-                    plain.push('\\');
-                    continue;
-                }
-                ('%' | '\\', Some(other)) => {
-                    return Err(format!(
-                        "`{c}{other}` is none of %t %p %o %k %s %T %% \\n \\t \\\\"
-                    ));
-                }
-                ('%' | '\\', None) => return Err(format!("nothing follows the last `{c}`")),
-                _ => {
-                    plain.push(c);
-                    continue;
-                }
-            };
-            if !plain.is_empty() {
-                parts.push(Part::Text(std::mem::take(&mut plain)));
-            }
-            parts.push(part);
-        }
-        if !plain.is_empty() {
-            parts.push(Part::Text(plain));
-        }
-        Ok(Template { parts })
-    }
-}
-
-fn server(text: &str) -> Result<String, String> {
-    let wrong = || "a server is HOST:PORT".to_owned();
-    let (host, port) = text.rsplit_once(':').ok_or_else(wrong)?;
-    let port: u16 = port.parse().map_err(|_| wrong())?;
-    if host.is_empty() || port == 0 {
-        return Err(wrong());
-    }
-    Ok(text.to_owned())
-}
-
-fn topic_name(text: &str) -> Result<TopicName, String> {
-    text.parse()
-        .map_err(|error| format!("{error} ({})", ErrorCode::InvalidName.name()))
-}
-
-fn partitions(text: &str) -> Result<u32, String> {
-    match text.parse::<u32>() {
-        Ok(count) if (1..=PARTITIONS_MAX).contains(&count) => Ok(count),
-        _ => Err(format!(
-            "a topic has 1 to {PARTITIONS_MAX} partitions ({})",
-            ErrorCode::InvalidPartitions.name()
-        )),
-    }
-}
-
-fn partition(text: &str) -> Result<PartitionId, String> {
-    match text.parse::<u32>() {
-        Ok(number) if number < PARTITIONS_MAX => Ok(PartitionId(number)),
-        _ => Err(format!("partitions are numbered 0 to {}", PARTITIONS_MAX - 1)),
-    }
-}
-
-fn rate(text: &str) -> Result<f64, String> {
-    match text.parse::<f64>() {
-        Ok(rate) if rate.is_finite() && rate > 0.0 => Ok(rate),
-        _ => Err("a rate is a number of records a second, above 0".to_owned()),
-    }
-}
-
-/// Milliseconds of a duration, rounded up: what is asked for is never less than what is done.
-fn millis(text: &str) -> Result<u64, String> {
-    let duration = time::parse_duration(text).map_err(|error| error.to_string())?;
-    u64::try_from(duration.as_nanos().div_ceil(1_000_000)).map_err(|_| "a duration too long".to_owned())
-}
-
-/// A time: RFC 3339, or a duration before now. In nanoseconds since the epoch.
-fn instant(text: &str) -> Result<u64, String> {
-    let Ok(ago) = time::parse_duration(text) else {
-        return time::parse_time(text).map_err(|error| error.to_string());
-    };
-    let ago = u64::try_from(ago.as_nanos()).ok();
-    let nanos = ago.and_then(|ago| clock::now_nanos().checked_sub(ago));
-    nanos.ok_or_else(|| "a time before 1970".to_owned())
-}
-
-fn bytes(text: &str) -> Result<u64, String> {
-    time::parse_size(text).map_err(|error| error.to_string())
-}
-
-fn delay(text: &str) -> Result<u64, String> {
-    let delay_ms = millis(text)?;
-    if delay_ms > DELAY_MILLIS_MAX {
-        return Err(format!(
-            "a delay is at most 1y ({})",
-            ErrorCode::DelayTooLong.name()
-        ));
-    }
-    Ok(delay_ms)
-}
-
-fn durability(text: &str) -> Result<Durability, String> {
-    match text {
-        "fsync" => Ok(Durability::Fsync),
-        "written" => Ok(Durability::Written),
-        _ => Err("durability is fsync or written".to_owned()),
-    }
-}
-
-fn attach_from(text: &str) -> Result<AttachFrom, String> {
-    match text.split_once(':') {
-        None if text == "tail" => Ok(AttachFrom::Tail),
-        None if text == "earliest" => Ok(AttachFrom::Earliest),
-        Some(("offset", number)) => number
-            .parse()
-            .map(|offset| AttachFrom::Offset(Offset(offset)))
-            .map_err(|_| "an offset is a number from 0".to_owned()),
-        Some(("time", when)) => instant(when).map(AttachFrom::Time),
-        _ => Err("a place is tail, earliest, offset:N or time:T".to_owned()),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use clap::CommandFactory;
-
-    use super::*;
-
-    fn parse(line: &str) -> Result<Cli, clap::Error> {
-        Cli::try_parse_from(line.split(' '))
-    }
-
-    #[test]
-    fn the_definition_is_consistent() {
-        Cli::command().debug_assert();
-    }
-
-    #[test]
-    fn what_comes_later_is_not_there() {
-        for line in [
-            "replay f.csv t",
-            "publish c x",
-            "subscribe a",
-            "queue list",
-            "position list",
-            "cluster status",
-            "node drain",
-            "partition list",
-            "doctor",
-            "top",
-            "man",
-            "topic alter t",
-            "serve --kafka 127.0.0.1:9092",
-            "consume t --group g",
-            "demo --nodes 3",
-        ] {
-            let error = parse(&format!("tailwater {line}")).expect_err(line);
-            assert_eq!(error.exit_code(), 2, "{line}");
-        }
-    }
-
-    #[test]
-    fn wrong_values_are_refused_with_their_code() {
-        for (line, code) in [
-            ("topic create a..b", "INVALID_NAME"),
-            ("topic create A", "INVALID_NAME"),
-            ("topic create a --partitions 0", "INVALID_PARTITIONS"),
-            ("topic create a --partitions 100000", "INVALID_PARTITIONS"),
-            ("link attach a b --delay 2y", "DELAY_TOO_LONG"),
-            ("link attach a b --from offset:-1", "offset"),
-            ("link attach a b --from somewhere", "place"),
-            ("consume t -f %q", "%q"),
-            ("consume t -f x -o json", "cannot be used with"),
-            ("produce t --rate 0", "rate"),
-            ("produce t -p 1024", "1023"),
-            ("topic list --server nowhere", "HOST:PORT"),
-            ("topic list --server :1", "HOST:PORT"),
-            ("topic list -o yaml", "yaml"),
-        ] {
-            let error = parse(&format!("tailwater {line}")).expect_err(line);
-            assert_eq!(error.exit_code(), 2, "{line}");
-            assert!(error.to_string().contains(code), "{line}: {error}");
-        }
-    }
-
-    #[test]
-    fn formats_are_read_as_kcat_writes_them() {
-        let template = Template::parse("%t[%p]@%o %k=%s%%\\t%T\\n").expect("valid");
-        let text = |text: &str| Part::Text(text.to_owned());
-        let want = [
-            Part::Topic,
-            text("["),
-            Part::Partition,
-            text("]@"),
-            Part::Offset,
-            text(" "),
-            Part::Key,
-            text("="),
-            Part::Value,
-            text("%\t"),
-            Part::Timestamp,
-            text("\n"),
-        ];
-        assert_eq!(template.parts, want);
-        assert!(Template::parse("50%").is_err());
-    }
-
-    #[test]
-    fn places_and_quantities_are_read() {
-        assert_eq!(attach_from("offset:12"), Ok(AttachFrom::Offset(Offset(12))));
-        assert_eq!(attach_from("tail"), Ok(AttachFrom::Tail));
-        assert!(matches!(
-            attach_from("time:2026-11-30T09:30:00Z"),
-            Ok(AttachFrom::Time(_))
-        ));
-        assert!(matches!(attach_from("time:15m"), Ok(AttachFrom::Time(_))));
-        assert_eq!(delay("2s"), Ok(2_000));
-        assert_eq!(delay("1us"), Ok(1));
-        assert_eq!(delay("1y"), Ok(DELAY_MILLIS_MAX));
-        assert_eq!(bytes("64KiB"), Ok(65_536));
-    }
 }

@@ -101,6 +101,25 @@ impl Failure {
         Failure::silent(exit::OK)
     }
 
+    /// What the parser has to show is shown, and nothing else is to be said.
+    #[must_use]
+    pub fn shown(page: &clap::Error, exit: u8) -> Failure {
+        // Help to a reader that went away is nothing lost.
+        let _ = page.print();
+        Failure::silent(exit)
+    }
+
+    /// With a message that has its code, and a hint.
+    #[must_use]
+    pub fn told(message: String, hint: String, exit: u8) -> Failure {
+        Failure {
+            message: Some(message),
+            bare: false,
+            hint: Some(hint),
+            exit,
+        }
+    }
+
     fn silent(exit: u8) -> Failure {
         Failure {
             message: None,
@@ -208,6 +227,9 @@ fn hint_of(code: ErrorCode) -> Option<&'static str> {
         ErrorCode::DiskFull => {
             Some("free space in the node's data directory, or shorten a topic's retention")
         }
+        ErrorCode::ClockHeld => Some(
+            "`tailwater clock status` shows the clocks; when the wall clock is right, `tailwater clock accept`",
+        ),
         _ => None,
     }
 }

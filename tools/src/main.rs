@@ -8,6 +8,7 @@ mod error;
 mod feed;
 mod inspect;
 mod output;
+mod usage;
 mod verify;
 
 use std::process::ExitCode;
@@ -15,7 +16,10 @@ use std::process::ExitCode;
 use clap::Parser;
 
 fn main() -> ExitCode {
-    let result = command::run(cli::Cli::parse());
+    let result = match cli::Cli::try_parse() {
+        Ok(cli) => command::run(cli),
+        Err(error) => Err(usage::failure(&error)),
+    };
     match result {
         Ok(()) => ExitCode::from(error::exit::OK),
         Err(failure) => {

@@ -40,9 +40,17 @@ fn free_port() -> u16 {
 #[test]
 fn wrong_usage_exits_with_2() {
     check(&[], 2, "Usage");
-    check(&["replay", "f.csv", "t"], 2, "unrecognized subcommand");
-    check(&["doctor"], 2, "unrecognized subcommand");
-    check(&["topic", "alter", "t"], 2, "unrecognized subcommand");
+    check(
+        &["doctor"],
+        2,
+        "error: unrecognized subcommand 'doctor' (USAGE)\nhint: ",
+    );
+    check(
+        &["topic", "alter", "t"],
+        2,
+        "(USAGE)\nhint: Usage: tailwater topic alter",
+    );
+    check(&["produce"], 2, "not provided: <TOPIC> (USAGE)\n");
     check(&["topic", "create", "a..b"], 2, "INVALID_NAME");
     check(
         &["topic", "create", "a", "--partitions", "0"],
@@ -147,7 +155,16 @@ fn completions_name_the_commands() {
         assert_eq!(output.status.code(), Some(0));
         let script = String::from_utf8_lossy(&output.stdout).into_owned();
         assert!(
-            script.contains("produce") && script.contains("inspect"),
+            [
+                "produce",
+                "inspect",
+                "replay",
+                "alter",
+                "retention-bytes",
+                "record-header"
+            ]
+            .iter()
+            .all(|word| script.contains(word)),
             "{shell}"
         );
     }
@@ -168,6 +185,26 @@ fn a_feed_is_checked_before_the_demo_starts() {
         2,
         "not empty",
     );
+}
+
+/// What is wrong with the first lines of a feed is said before a node is asked.
+#[test]
+fn a_replay_begins_with_its_feed() {
+    check(&["replay", "/nowhere/f.csv", "t"], 3, "/nowhere/f.csv");
+    let mut file = tempfile::NamedTempFile::new().expect("temporary file");
+    file.write_all(b"when,symbol\n1,A\n").expect("written");
+    let path = file.path().display().to_string();
+    check(
+        &["replay", &path, "t"],
+        2,
+        "--time names another one of when, symbol",
+    );
+    check(
+        &["replay", &path, "t", "--time", "when", "--key", "name"],
+        2,
+        "no column `name`; there are when, symbol (FEED)",
+    );
+    check(&["replay", &path, "t", "--time", "3"], 2, "no column `3`");
 }
 
 #[test]

@@ -1,111 +1,12 @@
 //! The binary against a node of its own: what is acknowledged is there, also after kill -9, and every link verifies.
 
-use std::io::{BufRead, BufReader, Write};
-use std::path::Path;
-use std::process::{Child, Command, Output, Stdio};
+mod support;
+
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use serde_json::Value;
-use tempfile::TempDir;
-
-/// A running `serve`, killed when it is dropped.
-struct Node {
-    process: Child,
-    server: String,
-}
-
-impl Node {
-    fn start(data: &Path) -> Node {
-        let mut process = Command::new(env!("CARGO_BIN_EXE_tailwater"))
-            .args([
-                "serve",
-                "-o",
-                "json",
-                "--listen",
-                "127.0.0.1:0",
-                "--admin",
-                "127.0.0.1:0",
-                "--data",
-            ])
-            .arg(data)
-            .env("TAILWATER_LOG", "error")
-            .stdout(Stdio::piped())
-            .spawn()
-            .expect("it runs");
-        let stdout = process.stdout.take().expect("piped");
-        let mut line = String::new();
-        BufReader::new(stdout)
-            .read_line(&mut line)
-            .expect("it says where it serves");
-        let serving: Value = serde_json::from_str(&line).expect("JSON");
-        let server = serving["listen"].as_str().expect("an address").to_owned();
-        Node { process, server }
-    }
-
-    fn command(&self, args: &[&str]) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_tailwater"));
-        command.args(args).env("TAILWATER_SERVER", &self.server);
-        command
-    }
-
-    fn run(&self, args: &[&str]) -> Output {
-        self.command(args).stdin(Stdio::null()).output().expect("it runs")
-    }
-
-    /// Runs a command that must succeed, and reads what it printed.
-    fn json(&self, args: &[&str]) -> Value {
-        let output = self.run(&[args, &["-o", "json"]].concat());
-        let errors = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(output.status.code(), Some(0), "{args:?}: {errors}");
-        serde_json::from_slice(&output.stdout).expect("JSON")
-    }
-
-    /// Produces lines, and returns the acknowledgements.
-    fn produce(&self, topic: &str, lines: &str) -> Vec<Value> {
-        let mut produce = self.command(&["produce", topic, "-k", ":", "-o", "ndjson"]);
-        let mut produce = produce
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .expect("it runs");
-        produce
-            .stdin
-            .take()
-            .expect("piped")
-            .write_all(lines.as_bytes())
-            .expect("it reads");
-        let output = produce.wait_with_output().expect("it ended");
-        assert_eq!(output.status.code(), Some(0));
-        let text = String::from_utf8(output.stdout).expect("UTF-8");
-        text.lines()
-            .map(|line| serde_json::from_str(line).expect("JSON"))
-            .collect()
-    }
-
-    fn end(&mut self, signal: &str) -> Option<i32> {
-        let kill = Command::new("kill")
-            .args([signal, &self.process.id().to_string()])
-            .status();
-        assert!(kill.expect("kill").success());
-        self.process.wait().expect("it ended").code()
-    }
-}
-
-impl Drop for Node {
-    fn drop(&mut self) {
-        // It may have ended already.
-        let _ = self.process.kill();
-        let _ = self.process.wait();
-    }
-}
-
-fn folder() -> TempDir {
-    tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a directory")
-}
-
-fn lines(range: std::ops::Range<u32>) -> String {
-    range.map(|n| format!("key-{}:value-{n}\n", n % 50)).collect()
-}
+use support::{Node, folder, lines};
 
 #[test]
 fn a_record_goes_its_way_and_survives() {

@@ -134,6 +134,8 @@ codes! {
     NoLeader = 57, "NO_LEADER", Later, 4;
     /// The log's bytes at this place are damaged; the text says which range.
     Quarantined = 58, "QUARANTINED", Never, 1;
+    /// The owner's clock is held until an operator vouches for the wall clock (`clock accept`).
+    ClockHeld = 59, "CLOCK_HELD", Later, 1;
     /// Cannot reach the server (said by the client itself).
     Unreachable = 60, "UNREACHABLE", Later, 4;
     /// No answer in time (said by the client itself).

@@ -217,6 +217,18 @@ impl Sim {
 
     fn turn(&mut self) {
         self.now += Duration::from_millis(self.dice.below(40));
+        if self.dice.below(8) == 0 {
+            let on_the_way = self.wire.len();
+            let actions = self.batcher.step(Event::Reroute { partition: P0 }, self.now);
+            let sends = actions
+                .iter()
+                .any(|action| matches!(action, Action::Produce { .. }));
+            assert!(
+                !sends || on_the_way == 0,
+                "nothing leaves before the way is empty"
+            );
+            self.perform(actions);
+        }
         let actions = self.batcher.step(Event::Tick, self.now);
         self.perform(actions);
         for _ in 0..self.dice.below(3) {
@@ -480,4 +492,50 @@ fn records_without_keys_pass_by_a_failing_partition() {
         PartitionId(1),
         "it stays there"
     );
+}
+
+#[test]
+fn a_lane_takes_another_way_only_when_the_old_one_is_empty() {
+    for kind in [WriterKind::Random, WriterKind::Anonymous] {
+        let mut batcher = Batcher::new(config(kind));
+        let now = Duration::ZERO;
+        let sent = |actions: Vec<Action>| -> Vec<BatchId> {
+            let id = |action| match action {
+                Action::Produce { batch, .. } => Some(batch),
+                _ => None,
+            };
+            actions.into_iter().filter_map(id).collect()
+        };
+        let push = |batcher: &mut Batcher, values: std::ops::Range<u64>| {
+            for value in values {
+                batcher.push(P0, &record(value), now).expect("fits");
+            }
+            sent(batcher.step(Event::Tick, now))
+        };
+        let mut out = push(&mut batcher, 0..6);
+        if kind == WriterKind::Random {
+            let result = Ok((Writer::Random([1; 16]), 0));
+            out = sent(batcher.step(
+                Event::Opened {
+                    partition: P0,
+                    result,
+                },
+                now,
+            ));
+        }
+        assert_eq!(out, [1, 2]);
+        assert!(batcher.step(Event::Reroute { partition: P0 }, now).is_empty());
+        assert!(push(&mut batcher, 6..12).is_empty());
+        let settle = |batcher: &mut Batcher, batch| {
+            let event = Event::Settled {
+                partition: P0,
+                batch,
+                resent: false,
+                result: Ok(produced(Some(0), false)),
+            };
+            sent(batcher.step(event, now))
+        };
+        assert!(settle(&mut batcher, 1).is_empty(), "one is still under way");
+        assert_eq!(settle(&mut batcher, 2), [3, 4]);
+    }
 }

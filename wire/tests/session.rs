@@ -12,7 +12,7 @@ use tailwater_wire::limits::REQUESTS_IN_FLIGHT_MAX;
 use tailwater_wire::message::{Hello, ProduceRequest, Reply, Request, Welcome};
 use tailwater_wire::partitioner::Partitioner;
 use tailwater_wire::record::Record;
-use tailwater_wire::session::action::{Action, Event, Failure, Outcome, SessionConfig, Submission};
+use tailwater_wire::session::action::{Action, Event, Failure, NodeName, Outcome, SessionConfig, Submission};
 use tailwater_wire::session::machine::Session;
 
 const TIMEOUT: Duration = Duration::from_secs(10);
@@ -30,6 +30,10 @@ struct Run {
 
 impl Run {
     fn new() -> Run {
+        Run::with(None)
+    }
+
+    fn with(beside: Option<NodeName>) -> Run {
         let session = Session::new(SessionConfig {
             hello: Hello {
                 client: "test".to_owned(),
@@ -37,6 +41,7 @@ impl Run {
             },
             connect_timeout: Duration::from_secs(5),
             seed: 7,
+            beside,
         });
         let mut run = Run {
             session,
@@ -348,4 +353,45 @@ fn a_greeting_without_an_answer_is_given_up() {
     assert_eq!(run.now, Duration::from_secs(5));
     run.step(Event::Tick);
     assert!(matches!(run.downs[..], [Failure::Unreachable(_)]));
+}
+
+/// A session to one more shard of node 1 of the cluster "c", or of another one.
+fn beside(cluster: &str) -> Run {
+    Run::with(Some(NodeName {
+        node: 1,
+        cluster: cluster.to_owned(),
+    }))
+}
+
+#[test]
+fn a_shard_that_cannot_be_reached_gives_its_requests_back() {
+    let mut run = beside("c");
+    run.submit(1, Request::Ping, Bytes::new());
+    run.step(Event::ConnectFailed("refused".to_owned()));
+    assert_eq!(run.downs.len(), 1);
+    assert_eq!(run.failure(1), &Failure::Unreachable("refused".to_owned()));
+
+    let mut run = beside("c");
+    run.welcome();
+    let (idempotent, batch) = produce(Writer::Random([3; 16]));
+    run.submit(1, idempotent.clone(), batch.clone());
+    run.step(Event::Broken("reset".to_owned()));
+    // One reset is no reason yet: it is tried again, and what comes meanwhile waits for that.
+    run.submit(2, idempotent, batch);
+    assert!(run.done.is_empty() && run.downs.is_empty());
+    run.now = run.session.wake_at().expect("a pause");
+    run.step(Event::Tick);
+    run.step(Event::ConnectFailed("refused".to_owned()));
+    assert_eq!(run.failure(1), &Failure::OutcomeUnknown("refused".to_owned()));
+    assert_eq!(run.failure(2), &Failure::Unreachable("refused".to_owned()));
+    assert!(run.session.is_idle() && run.session.wake_at().is_none());
+}
+
+#[test]
+fn another_node_at_a_shard_s_port_is_sent_nothing() {
+    let mut run = beside("another");
+    run.submit(1, Request::Ping, Bytes::new());
+    run.welcome();
+    assert!(matches!(run.failure(1), Failure::Unreachable(why) if why.contains("another node")));
+    assert_eq!((run.tickets_sent(), run.downs.len()), (0, 1));
 }

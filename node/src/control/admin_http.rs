@@ -9,6 +9,8 @@ use axum::http::{StatusCode, header};
 use axum::response::IntoResponse;
 use axum::routing::get;
 
+use crate::clock::service::held_detail;
+use crate::clock::system::SystemClock;
 use crate::control::admin_socket::AdminListener;
 use crate::control::service::Control;
 
@@ -17,6 +19,8 @@ use crate::control::service::Control;
 pub struct AdminState {
     /// The control thread's service.
     pub control: Arc<Control>,
+    /// The owner's clock.
+    pub clock: SystemClock,
     /// Whether clients are served.
     pub ready: Arc<AtomicBool>,
 }
@@ -44,8 +48,14 @@ async fn metrics(State(state): State<AdminState>) -> impl IntoResponse {
 
 async fn ready(State(state): State<AdminState>) -> impl IntoResponse {
     if state.ready.load(Ordering::Acquire) {
-        (StatusCode::OK, "ready\n")
+        // A held clock is an alarm, and no reason to take the clients away: producing goes on.
+        let detail =
+            held_detail(&state.clock).map_or_else(String::new, |detail| format!("alarm: {detail}\n"));
+        (StatusCode::OK, format!("ready\n{detail}"))
     } else {
-        (StatusCode::SERVICE_UNAVAILABLE, "starting or draining\n")
+        (
+            StatusCode::SERVICE_UNAVAILABLE,
+            "starting or draining\n".to_owned(),
+        )
     }
 }

@@ -2,6 +2,7 @@
 
 pub mod request;
 pub mod service;
+mod alter;
 pub mod space;
 pub mod admin_http;
 pub mod admin_socket;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use tailwater_storage::proof::{EpochGone, LeaderConfirmed, TopicGone};
 use tailwater_wire::code::Refusal;
-use tailwater_wire::ids::{Epoch, Incarnation, Offset, TopicName};
+use tailwater_wire::ids::{Epoch, Incarnation, Offset, PartitionId, TopicName};
 use tailwater_wire::message::{LinkStatus, Reply, Request};
 use tailwater_wire::meta::{AttachFrom, MetaSnapshot};
 
@@ -57,8 +57,17 @@ pub enum ControlRequest {
     },
 }
 
-/// From the control thread to a shard.
+/// From the control thread to a shard. All that the control thread asks of several shards, it asks side by side.
 pub enum ShardCommand {
+    /// Before the first metadata, to one shard: remove what earlier processes left of lives that are over.
+    Clean {
+        /// What lives.
+        snapshot: Arc<MetaSnapshot>,
+        /// When it is removed, or left for want of proof.
+        done: Answer<()>,
+    },
+    /// Every shard has its partitions open: let clients in.
+    Serve,
     /// New metadata; answered when topics are opened or closed and cursors started or stopped accordingly.
     Metadata {
         /// All of it.
@@ -66,7 +75,8 @@ pub enum ShardCommand {
         /// When it is in force.
         done: Answer<()>,
     },
-    /// Where a new link would start in each partition of the parent, after every cursor of the pair has stopped.
+    /// Where a new link would start in each partition of the parent that the shard owns, after every cursor of the pair
+    /// there has stopped.
     AttachPoint {
         /// The topic to copy.
         parent: TopicName,
@@ -76,8 +86,8 @@ pub enum ShardCommand {
         child: TopicName,
         /// Where to start.
         from: AttachFrom,
-        /// An offset for each partition.
-        answer: Answer<Result<Vec<Offset>, Refusal>>,
+        /// An offset for each partition of the shard.
+        answer: Answer<Result<Vec<(PartitionId, Offset)>, Refusal>>,
     },
     /// Answered when no cursor of this epoch runs any more and what it had in flight is settled.
     Settle {
@@ -112,6 +122,11 @@ pub enum ShardCommand {
         /// Their cursors on this shard.
         answer: Answer<Vec<LinkStatus>>,
     },
-    /// Stop taking requests, commit what was accepted, close everything; then the shard ends.
-    Drain,
+    /// Take no more requests, and stop the cursors: what they had in flight is settled, their positions are stored. Other
+    /// shards' cursors are still served.
+    Drain(Answer<()>),
+    /// No shard has cursors any more: commit what was accepted, close the logs.
+    Close(Answer<()>),
+    /// Every log of the node is closed: let clients take their last answers, and end.
+    End,
 }

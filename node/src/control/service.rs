@@ -2,18 +2,20 @@
 //!
 //! Nothing on the data path waits for this thread. Changes run one at a time; questions run beside them.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tailwater_storage::proof::{EpochGone, LeaderConfirmed, TopicGone};
 use tailwater_wire::code::{ErrorCode, Refusal};
-use tailwater_wire::ids::{Epoch, Incarnation, TopicName};
+use tailwater_wire::ids::{Epoch, Incarnation, Offset, PartitionId, TopicName};
 use tailwater_wire::message::{AttachRequest, DetachRequest, LinkStatus, Reply, Request};
 use tailwater_wire::meta::{Link, MetaSnapshot, TopicSpec};
 
 use crate::control::request::{Answer, ControlRequest, ShardCommand};
 use crate::control::space::Space;
 use crate::fanout::filter::Filter;
+use crate::fanout::status::join_links;
 use crate::metastore::command::{Attach, Command, Outcome};
 use crate::metastore::handle::{AttachCheck, Metastore};
 use crate::telemetry::exporter::{Exporter, MetastoreFacts};
@@ -108,6 +110,7 @@ impl Control {
             match request {
                 Request::CreateTopic(spec) => self.create_topic(spec).await,
                 Request::DeleteTopic(name) => self.delete_topic(name).await,
+                Request::AlterTopic(request) => self.alter_topic(request).await,
                 Request::Attach(request) => self.attach(request).await.map(Reply::Attached),
                 Request::Detach(request) => self.detach(request).await,
                 _ => Err(Refusal::new(
@@ -131,8 +134,7 @@ impl Control {
         let incarnation = Incarnation::from_u64(rand::random());
         let command = Command::CreateTopic { spec, incarnation };
         self.metastore.check(&command)?;
-        self.check_files(wanted)?;
-        self.bounds.space.check(wanted, self.bounds.segment_bytes_first)?;
+        self.check_room(wanted)?;
         match self.metastore.propose(command).await? {
             Outcome::TopicCreated(topic) => {
                 self.publish().await;
@@ -140,6 +142,12 @@ impl Control {
             }
             other => Err(unexpected(&other)),
         }
+    }
+
+    /// Whether the machine has files and room for so many partitions more.
+    pub(super) fn check_room(&self, wanted: u64) -> Result<(), Refusal> {
+        self.check_files(wanted)?;
+        self.bounds.space.check(wanted, self.bounds.segment_bytes_first)
     }
 
     /// Whether the process may open files for so many partitions more.
@@ -236,22 +244,20 @@ impl Control {
                 AttachCheck::Done(link) => return Ok(link),
                 AttachCheck::Go { parent, child } => (parent, child),
             };
-        let (answer, offsets) = flume::bounded(1);
+        // A detach that went before may not have been waited for: every shard learns of it now, so that no older cursor
+        // of the pair commits anything after an end was read (SPEC.md F6).
+        self.publish().await;
         let incarnation = parent_topic.incarnation;
-        self.send(
-            0,
-            ShardCommand::AttachPoint {
-                parent,
-                incarnation,
-                child,
-                from: options.from,
-                answer,
-            },
-        )
-        .await?;
+        let point = self.ask_all(|answer| ShardCommand::AttachPoint {
+            parent: parent.clone(),
+            incarnation,
+            child: child.clone(),
+            from: options.from,
+            answer,
+        });
         let attach = Attach {
             request_id,
-            attach_offsets: offsets.recv_async().await.map_err(|_| shard_gone())??,
+            attach_offsets: in_order(point.await?, parent_topic.spec.partitions)?,
             epoch: Epoch::from_u64(rand::random()),
             parent_incarnation: parent_topic.incarnation,
             child_incarnation: child_topic.incarnation,
@@ -285,6 +291,19 @@ impl Control {
         Ok(Reply::Detached)
     }
 
+    /// The first metadata: what is over is removed, then every shard opens its partitions, then clients come in.
+    pub async fn begin_serving(&self) {
+        let snapshot = self.metastore.snapshot();
+        let (done, cleaned) = flume::bounded(1);
+        if self.send(0, ShardCommand::Clean { snapshot, done }).await.is_ok() {
+            let _gone = cleaned.recv_async().await;
+        }
+        self.publish().await;
+        for shard in 0..self.shards.len() {
+            let _gone = self.send(shard, ShardCommand::Serve).await;
+        }
+    }
+
     /// Brings the newest metadata to every shard, and waits until it is in force there.
     pub async fn publish(&self) {
         let snapshot: Arc<MetaSnapshot> = self.metastore.snapshot();
@@ -306,16 +325,16 @@ impl Control {
 
     /// How far all links are; a shard that does not answer in time is left out.
     pub async fn link_status(&self) -> Vec<LinkStatus> {
-        let (answer, statuses) = flume::bounded(1);
-        if self
-            .send(0, ShardCommand::LinkStatus { parent: None, answer })
+        let parts = self.begin(|answer| ShardCommand::LinkStatus { parent: None, answer });
+        let parts = tokio::time::timeout(STATUS_WITHIN, parts)
             .await
-            .is_err()
-        {
-            return Vec::new();
+            .unwrap_or_default();
+        let mut whole = Vec::new();
+        for part in parts {
+            let answered = tokio::time::timeout(STATUS_WITHIN, part.recv_async()).await;
+            whole = join_links(whole, answered.ok().and_then(Result::ok).unwrap_or_default());
         }
-        let answered = tokio::time::timeout(STATUS_WITHIN, statuses.recv_async()).await;
-        answered.ok().and_then(Result::ok).unwrap_or_default()
+        whole
     }
 
     /// The text for `/metrics`.
@@ -346,14 +365,35 @@ impl Control {
         self.metastore.prove_topic_gone(topic, incarnation).await
     }
 
+    /// Gives every shard a command, side by side, and waits for all. A shard that goes away without an answer has nothing
+    /// running any more.
     async fn to_all(&self, command: impl Fn(Answer<()>) -> ShardCommand) {
-        for shard in 0..self.shards.len() {
-            let (done, finished) = flume::bounded(1);
-            if self.send(shard, command(done)).await.is_ok() {
-                // A shard that goes away without an answer has nothing running any more.
-                let _gone = finished.recv_async().await;
-            }
+        for finished in self.begin(command).await {
+            let _gone = finished.recv_async().await;
         }
+    }
+
+    /// As `to_all`, with answers that may be refusals.
+    async fn ask_all<T>(
+        &self,
+        command: impl Fn(Answer<Result<T, Refusal>>) -> ShardCommand,
+    ) -> Result<Vec<T>, Refusal> {
+        let mut all = Vec::with_capacity(self.shards.len());
+        for answered in self.begin(command).await {
+            all.push(answered.recv_async().await.map_err(|_| shard_gone())??);
+        }
+        Ok(all)
+    }
+
+    async fn begin<T>(&self, command: impl Fn(Answer<T>) -> ShardCommand) -> Vec<flume::Receiver<T>> {
+        let mut answers = Vec::with_capacity(self.shards.len());
+        for shard in 0..self.shards.len() {
+            let (answer, answered) = flume::bounded(1);
+            // Without a shard nobody answers, which the receiver then says.
+            let _gone = self.send(shard, command(answer)).await;
+            answers.push(answered);
+        }
+        answers
     }
 
     async fn send(&self, shard: usize, command: ShardCommand) -> Result<(), Refusal> {
@@ -369,11 +409,23 @@ fn reply<T>(answer: &Answer<T>, value: T) {
     let _unwanted = answer.try_send(value);
 }
 
+/// The shards' attach points by partition.
+fn in_order(parts: Vec<Vec<(PartitionId, Offset)>>, partitions: u32) -> Result<Vec<Offset>, Refusal> {
+    let points: BTreeMap<PartitionId, Offset> = parts.into_iter().flatten().collect();
+    let missing = |partition| {
+        let what =
+            format!("no shard owns partition {partition} of the parent: its topic has changed meanwhile");
+        Refusal::new(ErrorCode::StaleIncarnation, what)
+    };
+    let point = |partition| points.get(&partition).copied().ok_or_else(|| missing(partition));
+    (0..partitions).map(PartitionId).map(point).collect()
+}
+
 fn shard_gone() -> Refusal {
     Refusal::new(ErrorCode::Draining, "the node is shutting down")
 }
 
-fn unexpected(outcome: &Outcome) -> Refusal {
+pub(super) fn unexpected(outcome: &Outcome) -> Refusal {
     Refusal::new(
         ErrorCode::Internal,
         format!("the metastore answered with something else: {outcome:?}"),

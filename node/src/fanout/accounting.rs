@@ -81,7 +81,9 @@ pub async fn retention_loop(cursors: Rc<Cursors>) {
 }
 
 async fn expire(cursors: &Cursors, partition: &Partition, waited: &mut Waited) {
-    let now = cursors.shared().partitions.clock().now();
+    let clock = cursors.shared().partitions.clock();
+    // A clock that is held vouches for no age.
+    let now = (!clock.is_held()).then(|| clock.now());
     let Some(to) = partition.log.expired(now, partition.retention.get()) else {
         return;
     };

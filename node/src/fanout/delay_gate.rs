@@ -8,20 +8,28 @@ use tailwater_wire::ids::{CommitTime, Delay};
 /// The longest sleep before the head is looked at again, in nanoseconds: 30 s.
 pub const SLEEP_NANOS_MAX: u64 = 30_000_000_000;
 
+/// How often a gate that is held looks again, in nanoseconds: 1 s.
+pub const HELD_NANOS: u64 = 1_000_000_000;
+
 /// What the gate says about the next record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Gate {
     /// It may be read now.
     Released,
-    /// It is not due: look again at this time, which is when it is due or [`SLEEP_NANOS_MAX`] from now.
+    /// It is not due: look again at this time, which is when it is due or [`SLEEP_NANOS_MAX`] from now. While the gate is
+    /// held, which ends at any time, [`HELD_NANOS`] from now.
     SleepUntil(CommitTime),
 }
 
-/// Decides about the next record, committed at `next_commit`, on the owner's clock.
+/// Decides about the next record, committed at `next_commit`, on the owner's clock. `held`: that clock is (SPEC.md G6),
+/// and a link with a delay gets nothing new.
 #[must_use]
-pub fn decide(delay: Delay, now: CommitTime, next_commit: CommitTime) -> Gate {
+pub fn decide(delay: Delay, now: CommitTime, held: bool, next_commit: CommitTime) -> Gate {
     if delay.is_none() {
         return Gate::Released;
+    }
+    if held {
+        return Gate::SleepUntil(CommitTime(now.0.saturating_add(HELD_NANOS)));
     }
     let due = next_commit.plus(delay);
     if due <= now {
@@ -32,10 +40,11 @@ pub fn decide(delay: Delay, now: CommitTime, next_commit: CommitTime) -> Gate {
 }
 
 /// The newest commit time that a read at `now` may return; `None` without a delay, when all that is committed may be
-/// read. A clock that has not yet run for the length of the delay releases nothing.
+/// read. A clock that has not yet run for the length of the delay releases nothing, and neither does one that is held.
 #[must_use]
-pub fn committed_at_max(delay: Delay, now: CommitTime) -> Option<CommitTime> {
-    (!delay.is_none()).then(|| now.minus(delay))
+pub fn committed_at_max(delay: Delay, now: CommitTime, held: bool) -> Option<CommitTime> {
+    let released = if held { CommitTime(0) } else { now.minus(delay) };
+    (!delay.is_none()).then_some(released)
 }
 
 #[cfg(test)]
@@ -62,7 +71,11 @@ mod tests {
                 Gate::SleepUntil(ms(31_000)),
             ),
         ] {
-            assert_eq!(decide(delay, now, ms(1_000)), expected, "{delay:?} at {now:?}");
+            assert_eq!(
+                decide(delay, now, false, ms(1_000)),
+                expected,
+                "{delay:?} at {now:?}"
+            );
         }
     }
 
@@ -70,8 +83,8 @@ mod tests {
     fn the_gate_and_the_bound_agree() {
         for now in [0, 1, 1_999, 2_000, 2_001, 9_000].map(ms) {
             for committed in [0, 1, 7_000].map(ms) {
-                let bound = committed_at_max(TWO_SECONDS, now).expect("a delay");
-                let released = decide(TWO_SECONDS, now, committed) == Gate::Released;
+                let bound = committed_at_max(TWO_SECONDS, now, false).expect("a delay");
+                let released = decide(TWO_SECONDS, now, false, committed) == Gate::Released;
                 let early = now < ms(2_000);
                 assert_eq!(released, committed <= bound && !early, "{committed:?} at {now:?}");
             }
@@ -79,8 +92,23 @@ mod tests {
     }
 
     #[test]
+    fn a_held_clock_lets_nothing_pass_but_what_has_no_delay() {
+        let long_due = ms(1);
+        assert_eq!(
+            decide(TWO_SECONDS, ms(9_000), true, long_due),
+            Gate::SleepUntil(ms(10_000))
+        );
+        assert!(committed_at_max(TWO_SECONDS, ms(9_000), true) < Some(long_due));
+        assert_eq!(decide(Delay::NONE, ms(9_000), true, long_due), Gate::Released);
+        assert_eq!(committed_at_max(Delay::NONE, ms(9_000), true), None);
+    }
+
+    #[test]
     fn far_futures_do_not_overflow() {
         let far = CommitTime(u64::MAX);
-        assert_eq!(decide(TWO_SECONDS, ms(0), far), Gate::SleepUntil(ms(30_000)));
+        assert_eq!(
+            decide(TWO_SECONDS, ms(0), false, far),
+            Gate::SleepUntil(ms(30_000))
+        );
     }
 }

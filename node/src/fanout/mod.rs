@@ -15,8 +15,11 @@ pub mod batch;
 pub mod probe;
 
 pub mod cursors;
+pub mod starting;
 pub mod runner;
+pub mod unsaved;
 pub mod committer;
+pub mod status;
 pub mod sweeper;
 pub mod accounting;
 pub mod shared;

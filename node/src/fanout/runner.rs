@@ -10,6 +10,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures_lite::future::or;
 
 use tailwater_storage::cursor_file;
 use tailwater_storage::dedup::verdict::OriginMark;
@@ -21,6 +22,7 @@ use tailwater_wire::code::ErrorCode;
 use tailwater_wire::ids::{CommitTime, Delay, Epoch, Offset, PartitionId, TopicName};
 use tailwater_wire::message::{BucketStatus, CursorStatus};
 
+use crate::budget::Budget;
 use crate::fanout::accounting;
 use crate::fanout::batch::Cutter;
 use crate::fanout::committer::{self, Committed};
@@ -31,16 +33,41 @@ use crate::fanout::filter::Filter;
 use crate::fanout::gaps::Doomed;
 use crate::fanout::probe::{self, Probe};
 use crate::fanout::shared::Shared;
-use crate::partition::fetch::at_most;
+use crate::fanout::unsaved::Unsaved;
 use crate::partition::owner::Partition;
 use crate::partition::refusal;
+use crate::router::message::Child;
 use crate::signal::Signal;
+use crate::telemetry::meter::Meter;
+
+/// Cursor files that are replaced at the same time: enough that replacements in one directory share its flush.
+const STORE_AT_ONCE: usize = 64;
+/// How long a wait that ended for nothing is left alone: the parent is closed, or takes no more records.
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
+
+/// What the cursors of a shard share for storing their positions.
+pub struct Positions {
+    /// Those that wait for their turn.
+    pub unsaved: Unsaved<Runner>,
+    /// Bounds how many are stored at the same time: it counts them, not bytes.
+    at_once: Rc<Budget>,
+}
+
+impl Default for Positions {
+    fn default() -> Positions {
+        Positions {
+            unsaved: Unsaved::default(),
+            at_once: Budget::new(STORE_AT_ONCE),
+        }
+    }
+}
 
 /// A cursor that runs, as the reconciler holds it.
 pub struct Runner {
     shared: Rc<Shared>,
     parent: Rc<Partition>,
     child: TopicName,
+    index: u64,
     file: CursorPath,
     filter: Option<Filter>,
     cutter: RefCell<Cutter>,
@@ -51,7 +78,14 @@ pub struct Runner {
     /// Set when the cursor has ended.
     end: Signal,
     counted: RefCell<Probe>,
+    positions: Rc<Positions>,
+    /// Whether it is among the unsaved.
+    queued: Cell<bool>,
+    /// Whether its file is being replaced: one replacement at a time, so that an older one never comes last.
     storing: Cell<bool>,
+    /// Set when a replacement has ended.
+    stored: Signal,
+    meter: Meter,
 }
 
 /// What comes in: a plain event, or a slab that is cut only when the cursor says how.
@@ -66,6 +100,8 @@ pub struct RunnerSetup {
     pub parent: Rc<Partition>,
     /// The child topic.
     pub child: TopicName,
+    /// The metadata index of the link.
+    pub index: u64,
     /// The position's file.
     pub file: CursorPath,
     /// The link's filter.
@@ -74,6 +110,8 @@ pub struct RunnerSetup {
     pub cutter: Cutter,
     /// The cursor's own setup.
     pub config: CursorConfig,
+    /// Where it says that its file lags.
+    pub positions: Rc<Positions>,
 }
 
 impl Runner {
@@ -81,10 +119,13 @@ impl Runner {
     #[must_use]
     pub fn start(shared: Rc<Shared>, setup: RunnerSetup) -> Rc<Runner> {
         let now = shared.partitions.clock().now();
+        let counters = shared.partitions.counters();
+        let meter = Meter::new(counters.links.of(&setup.parent.topic, &setup.child));
         let runner = Rc::new(Runner {
             shared,
             parent: setup.parent,
             child: setup.child,
+            index: setup.index,
             file: setup.file,
             filter: setup.filter,
             cutter: RefCell::new(setup.cutter),
@@ -94,9 +135,14 @@ impl Runner {
             ended: Cell::new(false),
             end: Signal::default(),
             counted: RefCell::default(),
+            positions: setup.positions,
+            queued: Cell::new(false),
             storing: Cell::new(false),
+            stored: Signal::default(),
+            meter,
         });
-        glommio::spawn_local(Rc::clone(&runner).run()).detach();
+        let this = Rc::clone(&runner);
+        glommio::spawn_local(async move { this.measured(Rc::clone(&this).run()).await }).detach();
         runner
     }
 
@@ -135,6 +181,7 @@ impl Runner {
                 continue;
             };
             let wait = Duration::from_nanos(wake_at.0.saturating_sub(self.now().0));
+            let wait = self.shared.partitions.clock().real(wait);
             if wait.is_zero() {
                 return None;
             }
@@ -152,14 +199,33 @@ impl Runner {
         self.shared.partitions.clock().now()
     }
 
-    fn step(&self, event: Event, actions: &mut Vec<Action>) {
-        let now = self.now();
-        self.cursor.borrow_mut().step(event, now, actions);
+    /// Does work of this cursor's, and counts what it costs.
+    async fn measured<T>(&self, work: impl Future<Output = T>) -> T {
+        let shard = &self.shared.partitions.counters().fanout_busy_ns;
+        self.meter.measure(shard, work).await
+    }
+
+    fn step(self: &Rc<Runner>, event: Event, actions: &mut Vec<Action>) {
+        let (now, held) = (self.now(), self.shared.partitions.clock().is_held());
+        {
+            let mut cursor = self.cursor.borrow_mut();
+            cursor.hold_gate(held);
+            cursor.step(event, now, actions);
+        }
         self.count();
+        self.queue_if_unsaved();
+    }
+
+    /// Takes its place among those whose file lags, unless it has one, or is being stored.
+    fn queue_if_unsaved(self: &Rc<Runner>) {
+        let lags = !self.storing.get() && self.cursor.borrow().persistable().is_some();
+        if lags && !self.queued.replace(true) {
+            self.positions.unsaved.push(Rc::clone(self));
+        }
     }
 
     /// Cuts a slab as the cursor plans it, and steps the cursor with the result at once.
-    fn slab(&self, slab: Slab, runs: &[Bytes], actions: &mut Vec<Action>) {
+    fn slab(self: &Rc<Runner>, slab: Slab, runs: &[Bytes], actions: &mut Vec<Action>) {
         let plan = self.cursor.borrow_mut().plan(&slab, self.now());
         let Some(plan) = plan else {
             return self.step(Event::Tick, actions);
@@ -216,27 +282,16 @@ impl Runner {
                     committed_at_max,
                     flushed_only: true,
                 };
-                self.spawn(move |this| async move {
-                    this.read(request, from, limits, Duration::from_millis(wait_millis))
-                        .await
-                });
+                self.spawn(
+                    move |this| async move { this.read(request, from, limits, wait_millis > 0).await },
+                );
             }
             Action::Commit {
                 request,
                 bucket,
                 batch,
             } => self.spawn(move |this| async move {
-                let metadata = this.shared.metadata();
-                let origin = this.cursor.borrow().config().origin;
-                let outcome = committer::commit(
-                    &this.shared.partitions,
-                    metadata,
-                    &this.child,
-                    origin,
-                    bucket,
-                    batch,
-                )
-                .await;
+                let outcome = committer::commit(&this.shared, this.child_of(bucket), batch).await;
                 Arrival::Event(match outcome {
                     Committed::Acked { receipt, duplicate } => Event::Acked {
                         request,
@@ -289,14 +344,24 @@ impl Runner {
     fn spawn<F: Future<Output = Arrival> + 'static>(self: &Rc<Runner>, work: impl FnOnce(Rc<Runner>) -> F) {
         let this = Rc::clone(self);
         let work = work(Rc::clone(self));
-        glommio::spawn_local(async move { this.push(work.await) }).detach();
+        glommio::spawn_local(async move {
+            let arrival = this.measured(work).await;
+            this.push(arrival);
+        })
+        .detach();
+    }
+
+    fn child_of(&self, bucket: PartitionId) -> Child {
+        Child {
+            topic: self.child.clone(),
+            bucket,
+            origin: self.cursor.borrow().config().origin,
+            index: self.index,
+        }
     }
 
     async fn open_origin(&self, request: RequestId, bucket: PartitionId) -> Arrival {
-        let metadata = self.shared.metadata();
-        let origin = self.cursor.borrow().config().origin;
-        let opened =
-            committer::open_origin(&self.shared.partitions, metadata, &self.child, origin, bucket).await;
+        let opened = committer::open_origin(&self.shared, self.child_of(bucket)).await;
         Arrival::Event(match opened {
             Ok((watermark, mark)) => Event::Opened {
                 request,
@@ -347,10 +412,33 @@ impl Runner {
         })
     }
 
-    async fn read(&self, request: RequestId, from: Offset, limits: ReadLimits, wait: Duration) -> Arrival {
+    /// Waits until something is flushed at `from`, without a timer: an idle cursor costs nothing. Not for a place above
+    /// all that is committed, which no wait makes sound; and no longer than the cursor lives.
+    async fn wait_at(&self, from: Offset) {
         let log = &self.parent.log;
-        if !wait.is_zero() && from >= log.flushed() {
-            at_most(wait, log.flushed_beyond(from)).await;
+        if from < log.flushed() || from > log.high_water_mark() {
+            return;
+        }
+        let ended = || self.end.until(|| self.ended.get());
+        or(log.flushed_beyond(from), ended()).await;
+        if log.flushed() <= from && !self.ended.get() {
+            // The log is closed or latched: reading says which, and is not to be asked again at once.
+            let again = async {
+                ended().await;
+                Ok(())
+            };
+            let _ended_or_not = glommio::timer::timeout(LOOK_AGAIN, again).await;
+        }
+    }
+
+    async fn read(&self, request: RequestId, from: Offset, limits: ReadLimits, may_wait: bool) -> Arrival {
+        let log = &self.parent.log;
+        if may_wait {
+            self.wait_at(from).await;
+            if self.ended.get() {
+                // Nobody asks any more.
+                return Arrival::Event(Event::Tick);
+            }
         }
         // While it is being read and cut, the slab counts with what it may hold at most.
         let _charge = self.shared.budget.take(limits.bytes_max).await;
@@ -405,13 +493,23 @@ impl Runner {
     }
 
     async fn persist(&self, persist: Persist) -> Arrival {
+        self.stored.until(|| !self.storing.get()).await;
         self.storing.set(true);
+        let turn = self.positions.at_once.take(1).await;
         let (partitions, unique) = (&self.shared.partitions, self.shared.unique());
         let stored = cursor_file::advance(partitions.disk(), &self.file, unique, persist);
         let outcome = stored.await;
+        drop(turn);
         self.storing.set(false);
+        self.stored.notify();
+        if self.ended.get() {
+            self.end.notify();
+        }
         Arrival::Event(match outcome {
-            Ok(()) => Event::Persisted(persist.next_offset()),
+            Ok(()) => {
+                partitions.counters().fanout_positions.add(1);
+                Event::Persisted(persist.next_offset())
+            }
             Err(error) => {
                 let (topic, partition) = (&self.parent.topic, self.parent.id.0);
                 tracing::warn!(%topic, partition, child = %self.child, %error, "a cursor's position is not stored; its children know it");
@@ -459,9 +557,9 @@ impl Runner {
         self.push(Arrival::Event(Event::Stop));
     }
 
-    /// Returns when the cursor has ended: nothing is in flight.
+    /// Returns when the cursor has ended: nothing is in flight, and nothing touches its file any more.
     pub async fn ended(&self) {
-        self.end.until(|| self.ended.get()).await;
+        self.end.until(|| self.ended.get() && !self.storing.get()).await;
     }
 
     /// Whether the cursor has ended.
@@ -476,22 +574,17 @@ impl Runner {
         self.cursor.borrow().config().origin.epoch
     }
 
-    /// Since when its file lags behind its position, unless it is being stored right now.
-    #[must_use]
-    pub fn unsaved_since(&self) -> Option<CommitTime> {
-        let cursor = self.cursor.borrow();
-        (!self.storing.get() && !self.ended.get() && cursor.persistable().is_some())
-            .then(|| cursor.unsaved_since())
-            .flatten()
-    }
-
-    /// Stores the newest position, and waits for it.
-    pub async fn store(self: &Rc<Runner>) {
+    /// Stores the newest position, and waits for it; says whether there was one to store. For whoever took it from the
+    /// unsaved.
+    pub async fn store(self: &Rc<Runner>) -> bool {
+        self.queued.set(false);
         let persist = self.cursor.borrow().persistable();
-        if let Some(persist) = persist {
-            let arrival = self.persist(persist).await;
-            self.push(arrival);
-        }
+        let Some(persist) = persist.filter(|_| !self.ended.get() && !self.storing.get()) else {
+            return false;
+        };
+        let arrival = self.measured(self.persist(persist)).await;
+        self.push(arrival);
+        true
     }
 
     /// How far it is.

@@ -13,6 +13,8 @@ use tailwater_wire::meta::MetaSnapshot;
 use crate::budget::Budget;
 use crate::control::request::{Answer, ControlRequest};
 use crate::partition::owner::Partitions;
+use crate::router::mesh::Mesh;
+use crate::signal::Signal;
 
 /// Shard-local.
 pub struct Shared {
@@ -20,8 +22,13 @@ pub struct Shared {
     pub partitions: Rc<Partitions>,
     /// Memory for slabs in flight.
     pub budget: Rc<Budget>,
+    /// The way to other shards.
+    pub mesh: Rc<Mesh>,
     control: flume::Sender<ControlRequest>,
     metadata: RefCell<Arc<MetaSnapshot>>,
+    /// The version of the metadata whose topics are open here.
+    in_force: Cell<Option<u64>>,
+    put_in_force: Signal,
     unique: Cell<u64>,
 }
 
@@ -31,13 +38,17 @@ impl Shared {
     pub fn new(
         partitions: Rc<Partitions>,
         budget: Rc<Budget>,
+        mesh: Rc<Mesh>,
         control: flume::Sender<ControlRequest>,
     ) -> Shared {
         Shared {
             partitions,
             budget,
+            mesh,
             control,
             metadata: RefCell::default(),
+            in_force: Cell::new(None),
+            put_in_force: Signal::default(),
             unique: Cell::new(0),
         }
     }
@@ -48,9 +59,28 @@ impl Shared {
         Arc::clone(&self.metadata.borrow())
     }
 
-    /// Puts newer metadata in force.
+    /// Takes newer metadata; it is in force when its topics are open, too.
     pub fn set_metadata(&self, snapshot: Arc<MetaSnapshot>) {
         self.metadata.replace(snapshot);
+    }
+
+    /// The topics of this version are open here.
+    pub fn set_in_force(&self, version: u64) {
+        self.in_force.set(Some(version));
+        self.put_in_force.notify();
+    }
+
+    /// The version whose topics are open here; none before the first.
+    #[must_use]
+    pub fn in_force(&self) -> Option<u64> {
+        self.in_force.get()
+    }
+
+    /// Returns when metadata of at least this index is in force.
+    pub async fn until_in_force(&self, index: u64) {
+        self.put_in_force
+            .until(|| self.in_force.get().is_some_and(|version| version >= index))
+            .await;
     }
 
     /// A number that no other replacement of a file of this process has.

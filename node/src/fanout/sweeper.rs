@@ -21,14 +21,10 @@ pub async fn sweep(shared: &Shared, in_use: impl Fn(&CursorKey) -> bool) {
     for partition in shared.partitions.all() {
         cursor_files(shared, &partition, &in_use).await;
         let of_no_link = |epoch: &Epoch| metadata.link_by_epoch(&partition.topic, *epoch).is_none();
-        doubtful.extend(
-            partition
-                .log
-                .origins()
-                .into_iter()
-                .map(|origin| origin.epoch)
-                .filter(of_no_link),
-        );
+        let origins = partition.log.origins().into_iter();
+        // A child has an origin for each partition of its parent, and they share the epoch.
+        let epochs: BTreeSet<Epoch> = origins.map(|origin| origin.epoch).collect();
+        doubtful.extend(epochs.into_iter().filter(of_no_link));
         // One partition at a time: the next one's turn comes after whoever else is ready.
         glommio::yield_if_needed().await;
     }
@@ -55,6 +51,10 @@ async fn cursor_files(shared: &Shared, partition: &Partition, in_use: &impl Fn(&
             partition: partition.id,
             child,
         };
+        // Thousands are, and none of them needs to be read to know it.
+        if in_use(&key) {
+            continue;
+        }
         if is_ledger {
             accounting::sweep(shared, &key, in_use(&key)).await;
             continue;

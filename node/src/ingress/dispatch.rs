@@ -1,30 +1,24 @@
-//! From a request to what answers it. Produces get their offsets here, in order of arrival; whatever waits does so
-//! in a task of its own.
+//! From a request to what answers it: this shard, the shard that owns the partition, all shards together, or the control
+//! thread. Produces are handed on in order of arrival; whatever waits does so in a task of its own.
 
-use std::cell::Cell;
 use std::future::Future;
 use std::rc::Rc;
 
 use bytes::Bytes;
 
 use tailwater_wire::code::{ErrorCode, Refusal};
-use tailwater_wire::ids::TopicName;
-use tailwater_wire::message::{
-    FetchRequest, FindOffset, OpenProducer, ProduceRequest, ProducerOpened, Reply, Request, Welcome,
-};
+use tailwater_wire::ids::{PartitionId, TopicName};
+use tailwater_wire::message::{FetchRequest, ProduceRequest, Reply, Request, Welcome};
 
-use crate::budget::Budget;
+use crate::clock::service as clock_service;
 use crate::control::request::ControlRequest;
-use crate::fanout::cursors::Cursors;
+use crate::fanout::status::join_links;
 use crate::ingress::in_flight::{Connection, InFlight};
-use crate::partition::commit;
-use crate::partition::fetch::{self, FetchedSlab};
-use crate::partition::owner::{Partition, Partitions};
-use crate::partition::refusal;
-use crate::signal::Signal;
-
-/// Memory of a shard for fetched slabs that are not sent yet, in bytes.
-const ANSWER_BYTES_MAX: usize = 256 << 20;
+use crate::ingress::local::Local;
+use crate::partition::fetch;
+use crate::partition::owner::Partitions;
+use crate::router::mesh::Mesh;
+use crate::router::message::{ShardReply, ShardRequest};
 
 /// Who the node is, as clients are told.
 #[derive(Debug, Clone)]
@@ -40,49 +34,39 @@ pub struct Identity {
 /// The shard's dispatcher; all its connections share it.
 pub struct Dispatch {
     identity: Identity,
-    partitions: Rc<Partitions>,
-    cursors: Rc<Cursors>,
+    local: Rc<Local>,
+    mesh: Rc<Mesh>,
     control: flume::Sender<ControlRequest>,
-    draining: Cell<bool>,
-    drained: Signal,
-    /// Memory for fetched slabs on their way out.
-    answers: Rc<Budget>,
 }
 
+/// The batches of a fetch, on their way out.
+type Fetched = (Reply, Vec<Bytes>);
+
 impl Dispatch {
-    /// A dispatcher to these parts of the shard.
+    /// A dispatcher to this shard and all others.
     pub fn new(
         identity: Identity,
-        partitions: Rc<Partitions>,
-        cursors: Rc<Cursors>,
+        local: Rc<Local>,
+        mesh: Rc<Mesh>,
         control: flume::Sender<ControlRequest>,
     ) -> Dispatch {
         Dispatch {
             identity,
-            partitions,
-            cursors,
+            local,
+            mesh,
             control,
-            draining: Cell::new(false),
-            drained: Signal::default(),
-            answers: Budget::new(ANSWER_BYTES_MAX),
         }
     }
 
     /// The shard's partitions.
     #[must_use]
     pub fn partitions(&self) -> &Partitions {
-        &self.partitions
-    }
-
-    /// From now on everything new is refused with `DRAINING`.
-    pub fn drain(&self) {
-        self.draining.set(true);
-        self.drained.notify();
+        self.local.partitions()
     }
 
     /// Returns when the shard begins to drain.
     pub async fn until_draining(&self) {
-        self.drained.until(|| self.draining.get()).await;
+        self.local.until_draining().await;
     }
 
     /// Takes a request. What can be decided at once is; the answer goes to the connection's outbox.
@@ -94,34 +78,47 @@ impl Dispatch {
         request: Request,
         payload: Bytes,
     ) {
-        if self.draining.get() {
-            let refusal = Refusal::new(ErrorCode::Draining, "the node is shutting down");
-            return self.answer(&connection, correlation, Err(refusal));
+        if let Err(draining) = self.local.check_open() {
+            return self.answer(&connection, correlation, Err(draining));
         }
         if !payload.is_empty() && !matches!(request, Request::Produce(_)) {
             let refusal = Refusal::new(ErrorCode::InvalidRequest, "only a produce carries a payload");
             return self.answer(&connection, correlation, Err(refusal));
         }
+        let this = Rc::clone(self);
         match request {
-            Request::Produce(request) => self.produce(connection, place, correlation, &request, payload),
+            Request::Produce(request) => self.produce(connection, place, correlation, request, payload),
             Request::Fetch(request) => self.fetch(connection, place, correlation, request),
-            Request::FindOffset(request) => {
-                let this = Rc::clone(self);
+            Request::FindOffset(_) | Request::OpenProducer(_) | Request::ResetClock(_) => {
                 self.later(connection, place, correlation, async move {
-                    this.find_offset(&request).await
+                    this.ask_owner(request).await
                 });
             }
-            Request::CreateTopic(_) | Request::DeleteTopic(_) | Request::Attach(_) | Request::Detach(_) => {
-                let this = Rc::clone(self);
+            Request::CreateTopic(_)
+            | Request::DeleteTopic(_)
+            | Request::AlterTopic(_)
+            | Request::Attach(_)
+            | Request::Detach(_) => {
                 self.later(connection, place, correlation, async move {
                     this.change(request).await
+                });
+            }
+            Request::Clock(request) => {
+                let clock = self.partitions().clock().clone();
+                self.later(connection, place, correlation, async move {
+                    clock_service::answer(&clock, request).await
+                });
+            }
+            Request::ListLinks(_) | Request::ListPartitions(_) | Request::DescribeLink(_) => {
+                self.later(connection, place, correlation, async move {
+                    this.ask_all(request).await
                 });
             }
             Request::Hello(_) => {
                 let welcome = Welcome {
                     node: self.identity.node,
                     cluster: self.identity.cluster.clone(),
-                    shard: 0,
+                    shard: self.mesh.placement().shard,
                     shard_ports: self.identity.shard_ports.clone(),
                     version: env!("CARGO_PKG_VERSION").to_owned(),
                 };
@@ -131,23 +128,6 @@ impl Dispatch {
             Request::DescribeTopics(names) => {
                 self.answer(&connection, correlation, self.describe(names.as_deref()));
             }
-            Request::ListLinks(parent) => {
-                self.answer(&connection, correlation, self.list_links(parent.as_ref()));
-            }
-            Request::AlterTopic(_)
-            | Request::ListPartitions(_)
-            | Request::DescribeLink(_)
-            | Request::Clock(_)
-            | Request::ResetClock(_) => {
-                let refusal = Refusal::new(ErrorCode::InvalidRequest, "not served yet");
-                self.answer(&connection, correlation, Err(refusal));
-            }
-            Request::OpenProducer(request) => {
-                let this = Rc::clone(self);
-                self.later(connection, place, correlation, async move {
-                    this.open_producer(request).await
-                });
-            }
         }
     }
 
@@ -156,26 +136,21 @@ impl Dispatch {
         connection: Rc<Connection>,
         place: InFlight,
         correlation: u64,
-        request: &ProduceRequest,
+        request: ProduceRequest,
         payload: Bytes,
     ) {
-        let found = self
-            .partitions
-            .find(&request.topic, Some(request.incarnation), request.partition);
-        let accepted = found.and_then(|partition| {
-            commit::accept(&self.partitions, &partition, payload).map(|accepted| (partition, accepted))
-        });
-        match accepted {
+        if let Some(owner) = self.other_owner(&request.topic, request.partition) {
+            let request = Request::Produce(request);
+            return match self.mesh.ask(owner, ShardRequest::Client { request, payload }) {
+                Err(busy) => self.answer(&connection, correlation, Err(busy)),
+                Ok(call) => self.later(connection, place, correlation, async move {
+                    client_reply(call.answer().await).map(|(reply, _)| reply)
+                }),
+            };
+        }
+        match self.local.produce(&request, payload) {
             Err(refusal) => self.answer(&connection, correlation, Err(refusal)),
-            Ok((partition, accepted)) => {
-                let partitions = Rc::clone(&self.partitions);
-                self.later(connection, place, correlation, async move {
-                    let settled = commit::settle(&partitions, accepted).await;
-                    settled
-                        .map(Reply::Produced)
-                        .map_err(|error| refusal::commit(&partition, &error))
-                });
-            }
+            Ok(settled) => self.later(connection, place, correlation, settled),
         }
     }
 
@@ -189,17 +164,8 @@ impl Dispatch {
         let this = Rc::clone(self);
         glommio::spawn_local(async move {
             let _place = place;
-            let found = this
-                .partitions
-                .find(&request.topic, request.incarnation, request.partition);
-            let fetched = match found {
-                Ok(partition) => this.fetch_within_bounds(&connection, &partition, &request).await,
-                Err(refusal) => Err(refusal),
-            };
-            match fetched {
-                Ok(slab) => connection
-                    .outbox
-                    .reply(correlation, &Reply::Fetched(slab.reply), slab.runs),
+            match this.fetch_within_bounds(&connection, &request).await {
+                Ok((reply, runs)) => connection.outbox.reply(correlation, &reply, runs),
                 Err(refusal) => this.answer(&connection, correlation, Err(refusal)),
             }
         })
@@ -211,81 +177,102 @@ impl Dispatch {
     async fn fetch_within_bounds(
         &self,
         connection: &Rc<Connection>,
-        partition: &Rc<Partition>,
         request: &FetchRequest,
-    ) -> Result<FetchedSlab, Refusal> {
+    ) -> Result<Fetched, Refusal> {
+        let answers = self.local.answers();
         let mut may_wait = request.wait_millis > 0;
         loop {
             let _room = connection.reserve(fetch::bytes_max(request)).await;
-            let charge = self.answers.take(fetch::bytes_max(request)).await;
-            let mut slab = fetch::fetch(&self.partitions, partition, request).await?;
-            let nothing = slab.runs.is_empty() && slab.reply.next == request.from;
+            let charge = answers.take(fetch::bytes_max(request)).await;
+            let (reply, runs) = self.fetch_once(request).await?;
+            let nothing =
+                runs.is_empty() && matches!(&reply, Reply::Fetched(fetched) if fetched.next == request.from);
             if !nothing || !may_wait {
                 drop(charge);
-                slab.runs = slab.runs.into_iter().map(|run| self.answers.hold(run)).collect();
-                return Ok(slab);
+                let runs = runs.into_iter().map(|run| answers.hold(run)).collect();
+                return Ok((reply, runs));
             }
             drop((charge, _room));
-            fetch::wait(partition, request).await;
+            self.wait(request).await?;
             may_wait = false;
         }
     }
 
-    async fn find_offset(&self, request: &FindOffset) -> Result<Reply, Refusal> {
-        let partition = self.partitions.find(&request.topic, None, request.partition)?;
-        fetch::find_offset(&partition, request)
-            .await
-            .map(Reply::FoundOffset)
+    async fn fetch_once(&self, request: &FetchRequest) -> Result<Fetched, Refusal> {
+        let Some(owner) = self.other_owner(&request.topic, request.partition) else {
+            let slab = self.local.fetch(request).await?;
+            return Ok((Reply::Fetched(slab.reply), slab.runs));
+        };
+        let request = Request::Fetch(request.clone());
+        let payload = Bytes::new();
+        let call = self.mesh.ask(owner, ShardRequest::Client { request, payload })?;
+        let (reply, run) = client_reply(call.answer().await)?;
+        let runs = Vec::from_iter((!run.is_empty()).then_some(run));
+        Ok((reply, runs))
+    }
+
+    async fn wait(&self, request: &FetchRequest) -> Result<(), Refusal> {
+        match self.other_owner(&request.topic, request.partition) {
+            None => self.local.wait(request).await,
+            Some(owner) => {
+                let call = self.mesh.ask(owner, ShardRequest::Wait(request.clone()))?;
+                call.answer().await;
+            }
+        }
+        Ok(())
+    }
+
+    /// The other shard that owns a partition. What is not known here is looked for here, and refused.
+    fn other_owner(&self, topic: &TopicName, partition: PartitionId) -> Option<u32> {
+        let owner = self.partitions().owner(topic, partition)?;
+        (owner != self.mesh.placement().shard).then_some(owner)
+    }
+
+    async fn ask_owner(&self, request: Request) -> Result<Reply, Refusal> {
+        let (topic, partition) = match &request {
+            Request::FindOffset(request) => (&request.topic, request.partition),
+            Request::OpenProducer(request) => (&request.topic, request.partition),
+            Request::ResetClock(request) => (&request.topic, request.partition),
+            _ => return Err(Refusal::new(ErrorCode::Internal, "not about one partition")),
+        };
+        let Some(owner) = self.other_owner(topic, partition) else {
+            return self.local.ask(request).await;
+        };
+        let payload = Bytes::new();
+        let call = self.mesh.ask(owner, ShardRequest::Client { request, payload })?;
+        client_reply(call.answer().await).map(|(reply, _)| reply)
+    }
+
+    /// Asks every shard for its part, and puts the parts together.
+    async fn ask_all(&self, request: Request) -> Result<Reply, Refusal> {
+        if let Request::ListLinks(Some(name)) | Request::ListPartitions(Some(name)) = &request
+            && self.local.shared().metadata().topic(name).is_none()
+        {
+            return Err(unknown_topic(name));
+        }
+        let placement = self.mesh.placement();
+        let others = (0..placement.shards).filter(|shard| *shard != placement.shard);
+        let calls = others
+            .map(|shard| self.mesh.ask(shard, ShardRequest::Part(request.clone())))
+            .collect::<Result<Vec<_>, Refusal>>()?;
+        let mut whole = self.local.part(&request)?;
+        for call in calls {
+            let (part, _) = client_reply(call.answer().await)?;
+            whole = join(whole, part)?;
+        }
+        Ok(whole)
     }
 
     fn describe(&self, names: Option<&[TopicName]>) -> Result<Reply, Refusal> {
-        let snapshot = self.cursors.shared().metadata();
+        let snapshot = self.local.shared().metadata();
         let topics = match names {
             None => snapshot.topics.values().cloned().collect(),
             Some(names) => names
                 .iter()
-                .map(|name| {
-                    let unknown =
-                        || Refusal::new(ErrorCode::UnknownTopic, format!("there is no topic `{name}`"));
-                    snapshot.topic(name).cloned().ok_or_else(unknown)
-                })
+                .map(|name| snapshot.topic(name).cloned().ok_or_else(|| unknown_topic(name)))
                 .collect::<Result<_, _>>()?,
         };
         Ok(Reply::Topics(topics))
-    }
-
-    fn list_links(&self, parent: Option<&TopicName>) -> Result<Reply, Refusal> {
-        if let Some(name) = parent
-            && self.cursors.shared().metadata().topic(name).is_none()
-        {
-            return Err(Refusal::new(
-                ErrorCode::UnknownTopic,
-                format!("there is no topic `{name}`"),
-            ));
-        }
-        Ok(Reply::Links(self.cursors.link_status(parent)))
-    }
-
-    async fn open_producer(&self, request: OpenProducer) -> Result<Reply, Refusal> {
-        let partition = self
-            .partitions
-            .find(&request.topic, Some(request.incarnation), request.partition)?;
-        let (log, now) = (&partition.log, self.partitions.clock().now());
-        let opened = log
-            .open_producer(&request.producer, now)
-            .map_err(|error| refusal::producer(&partition, &error))?;
-        if let Some(end) = opened.unflushed_until {
-            // The sequence is told only when a crash cannot take it back.
-            log.committed(end)
-                .await
-                .map_err(|error| refusal::commit(&partition, &error))?;
-        }
-        let (writer, last_sequence) = (opened.writer, opened.last_sequence);
-        Ok(Reply::ProducerOpened(ProducerOpened {
-            writer,
-            last_sequence,
-            lineage: log.lineage(),
-        }))
     }
 
     async fn change(&self, request: Request) -> Result<Reply, Refusal> {
@@ -325,9 +312,39 @@ impl Dispatch {
         match outcome {
             Ok(reply) => connection.outbox.reply(correlation, &reply, Vec::new()),
             Err(refusal) => {
-                self.partitions.counters().refusals.add(1);
+                self.partitions().counters().refusals.add(1);
                 connection.outbox.refuse(correlation, &refusal);
             }
         }
+    }
+}
+
+fn unknown_topic(name: &TopicName) -> Refusal {
+    Refusal::new(ErrorCode::UnknownTopic, format!("there is no topic `{name}`"))
+}
+
+fn client_reply(reply: ShardReply) -> Result<(Reply, Bytes), Refusal> {
+    match reply {
+        ShardReply::Client(answered) => *answered,
+        _ => Err(Refusal::new(
+            ErrorCode::Internal,
+            "a shard answered something else",
+        )),
+    }
+}
+
+/// Puts two shards' parts of one answer together.
+fn join(whole: Reply, part: Reply) -> Result<Reply, Refusal> {
+    match (whole, part) {
+        (Reply::Links(links), Reply::Links(more)) => Ok(Reply::Links(join_links(links, more))),
+        (Reply::Partitions(mut all), Reply::Partitions(more)) => {
+            all.extend(more);
+            all.sort_by(|a, b| (&a.topic, a.partition).cmp(&(&b.topic, b.partition)));
+            Ok(Reply::Partitions(all))
+        }
+        _ => Err(Refusal::new(
+            ErrorCode::Internal,
+            "shards gave answers of different kinds",
+        )),
     }
 }

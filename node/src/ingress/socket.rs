@@ -1,11 +1,10 @@
 //! Client sockets: the one file of the ingress that knows which driver they run on. Today glommio's `TcpStream`; a
 //! shard-wide epoll may take its place behind these same types (DESIGN.md section 8).
-#![allow(unsafe_code)] // one descriptor changes hands, see `Listener::bind`
+#![allow(unsafe_code)] // one descriptor changes hands, see `Listener::new`
 
 use std::cell::RefCell;
 use std::future::poll_fn;
 use std::io;
-use std::net::SocketAddr;
 use std::os::fd::{FromRawFd, IntoRawFd};
 use std::pin::Pin;
 use std::rc::Rc;
@@ -27,29 +26,18 @@ pub struct Listener {
 }
 
 impl Listener {
-    /// Listens on an address that nobody else listens on.
-    ///
-    /// # Errors
-    /// As the operating system says, `AddrInUse` first of all.
-    pub fn bind(address: SocketAddr) -> io::Result<Listener> {
-        // glommio's own bind sets SO_REUSEPORT: a second node on the same port would silently take half of the
-        // connections. The standard library's does not.
-        let listener = std::net::TcpListener::bind(address)?;
+    /// Takes over a socket of the standard library, on the shard's own thread.
+    // glommio's own bind sets SO_REUSEPORT: a second node on the same port would silently take half of the connections.
+    // The standard library's does not.
+    #[must_use]
+    pub fn new(listener: std::net::TcpListener) -> Listener {
         let descriptor = listener.into_raw_fd();
         // SAFETY: the descriptor is open, is a listening TCP socket, and `into_raw_fd` gave up its ownership.
         let inner = unsafe { TcpListener::from_raw_fd(descriptor) };
-        Ok(Listener {
+        Listener {
             inner,
             scratch: Rc::new(RefCell::new(vec![0; SCRATCH_BYTES])),
-        })
-    }
-
-    /// The address, with the port that was given if 0 was asked for.
-    ///
-    /// # Errors
-    /// As the operating system says.
-    pub fn local_addr(&self) -> io::Result<SocketAddr> {
-        self.inner.local_addr().map_err(io::Error::from)
+        }
     }
 
     /// The next client.

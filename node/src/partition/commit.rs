@@ -15,7 +15,7 @@ use tailwater_wire::batch::header::BatchKind;
 use tailwater_wire::batch::view::{BatchError, BatchView};
 use tailwater_wire::code::{ErrorCode, Refusal};
 use tailwater_wire::ids::{Offset, Writer};
-use tailwater_wire::message::Produced;
+use tailwater_wire::message::{Produced, ProducerKey, ProducerOpened};
 
 use crate::budget::Charge;
 use crate::clock::system::elapsed_since_boot;
@@ -169,6 +169,30 @@ pub async fn until_flushed(partition: &Partition, end: Offset) -> Result<(), Com
             .map_or(CommitError::Closed, CommitError::OutcomeUnknown));
     }
     Ok(())
+}
+
+/// Begins or resumes a producer; returns when no crash can take back what the answer says.
+///
+/// # Errors
+/// `PRODUCER_NAME_TAKEN`, and what keeps a partition from taking a batch.
+pub async fn open_producer(
+    partitions: &Partitions,
+    partition: &Rc<Partition>,
+    key: &ProducerKey,
+) -> Result<ProducerOpened, Refusal> {
+    let log = &partition.log;
+    let (opened, proved) = log
+        .open_producer(key, partitions.clock().now())
+        .map_err(|error| refusal::producer(partition, &error))?;
+    if opened.is_new {
+        partitions.mark_dirty(partition);
+    }
+    proved.await.map_err(|error| refusal::commit(partition, &error))?;
+    Ok(ProducerOpened {
+        writer: opened.writer,
+        last_sequence: opened.last_sequence,
+        lineage: log.lineage(),
+    })
 }
 
 fn corrupt(partition: &Partition, error: &BatchError) -> Refusal {

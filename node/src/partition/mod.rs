@@ -4,6 +4,7 @@
 pub mod owner;
 pub mod commit;
 pub mod group;
+pub mod era;
 pub mod fetch;
 pub mod refusal;
 pub mod leftovers;

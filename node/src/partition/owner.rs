@@ -21,6 +21,7 @@ use tailwater_wire::meta::{Durability, Retention, Topic};
 use crate::budget::Budget;
 use crate::clock::system::SystemClock;
 use crate::config::LogConfig;
+use crate::router::placement::Placement;
 use crate::signal::Signal;
 use crate::telemetry::counters::ShardCounters;
 
@@ -50,8 +51,9 @@ pub struct Partition {
     pub preparing: Cell<bool>,
 }
 
-/// All partitions of the shard, by topic.
+/// All partitions of the shard, by topic; those of other shards answer with their owner's name.
 pub struct Partitions {
+    placement: Placement,
     disk: UringDisk,
     data: PathBuf,
     config: LogConfig,
@@ -73,6 +75,7 @@ struct OpenTopic {
 impl Partitions {
     /// No partitions yet, under a data directory.
     pub fn new(
+        placement: Placement,
         disk: UringDisk,
         data: PathBuf,
         config: LogConfig,
@@ -84,6 +87,7 @@ impl Partitions {
         let waiting = Budget::new(config.waiting_bytes_max);
         let (topics, dirty, commit) = (RefCell::default(), RefCell::default(), Signal::default());
         Partitions {
+            placement,
             disk,
             data,
             config,
@@ -96,6 +100,12 @@ impl Partitions {
             dirty,
             commit,
         }
+    }
+
+    /// Where this shard stands among its node's.
+    #[must_use]
+    pub fn placement(&self) -> Placement {
+        self.placement
     }
 
     /// The shard's disk.
@@ -131,8 +141,8 @@ impl Partitions {
     /// A partition to serve.
     ///
     /// # Errors
-    /// `UNKNOWN_TOPIC`, `UNKNOWN_PARTITION`, `STALE_INCARNATION` when the client means another life of the name, or
-    /// the reason why the partition could not be opened.
+    /// `UNKNOWN_TOPIC`, `UNKNOWN_PARTITION`, `STALE_INCARNATION` when the client means another life of the name,
+    /// `NOT_OWNER`, or the reason why the partition could not be opened.
     pub fn find(
         &self,
         topic: &TopicName,
@@ -175,6 +185,25 @@ impl Partitions {
             .collect()
     }
 
+    /// Every partition that this shard owns, of one topic or of all, also those that could not be opened.
+    #[must_use]
+    pub fn mine(
+        &self,
+        topic: Option<&TopicName>,
+    ) -> Vec<(TopicName, PartitionId, Result<Rc<Partition>, Refusal>)> {
+        let topics = self.topics.borrow();
+        let wanted = topics
+            .iter()
+            .filter(|(name, _)| topic.is_none_or(|topic| topic == *name));
+        let of = |(name, open): (&TopicName, &OpenTopic)| {
+            let numbered = (0u32..).map(PartitionId).zip(&open.partitions);
+            let mine = numbered.filter(|(id, _)| self.placement.is_mine(open.topic.incarnation, *id));
+            mine.map(|(id, found)| (name.clone(), id, found.clone()))
+                .collect::<Vec<_>>()
+        };
+        wanted.flat_map(of).collect()
+    }
+
     /// The life of a topic that is open here.
     #[must_use]
     pub fn incarnation(&self, topic: &TopicName) -> Option<Incarnation> {
@@ -191,36 +220,52 @@ impl Partitions {
             .collect()
     }
 
-    /// Opens the partitions of a topic, or takes over changed settings of one that is open. A partition that cannot
-    /// be opened answers with the reason; its siblings serve.
+    /// The shard that owns a partition of a topic that is open here; `None` without that topic or partition.
+    #[must_use]
+    pub fn owner(&self, topic: &TopicName, partition: PartitionId) -> Option<u32> {
+        let topics = self.topics.borrow();
+        let open = topics.get(topic)?;
+        let there = (partition.0 as usize) < open.partitions.len();
+        there.then(|| self.placement.owner(open.topic.incarnation, partition))
+    }
+
+    /// Opens the partitions of a topic that this shard owns, those that were added, or takes over changed settings. A
+    /// partition that cannot be opened answers with the reason; its siblings serve.
     pub async fn open_topic(self: &Rc<Self>, topic: &Topic) {
         let name = &topic.spec.name;
-        if self.incarnation(name) == Some(topic.incarnation) {
-            self.update(topic);
-            return;
-        }
-        let mut partitions = Vec::with_capacity(topic.spec.partitions as usize);
-        let numbers: Vec<u32> = (0..topic.spec.partitions).collect();
+        let present = {
+            let topics = self.topics.borrow();
+            let open = topics
+                .get(name)
+                .filter(|open| open.topic.incarnation == topic.incarnation);
+            open.map_or(0, |open| open.partitions.len() as u32)
+        };
+        let mut added = Vec::new();
+        let numbers: Vec<u32> = (present..topic.spec.partitions).collect();
         for some in numbers.chunks(OPEN_AT_ONCE) {
             let opening: Vec<_> = some
                 .iter()
                 .map(|&number| self.start_opening(topic, PartitionId(number)))
                 .collect();
             for opened in opening {
-                partitions.push(opened.await);
+                added.push(opened.await);
             }
         }
-        let open = OpenTopic {
-            topic: topic.clone(),
-            partitions,
-        };
-        self.topics.borrow_mut().insert(name.clone(), open);
-    }
-
-    fn update(&self, topic: &Topic) {
-        if let Some(open) = self.topics.borrow().get(&topic.spec.name) {
-            let partitions = open.partitions.iter().filter_map(|p| p.as_ref().ok());
-            partitions.for_each(|partition| partition.retention.set(topic.spec.retention));
+        let mut topics = self.topics.borrow_mut();
+        match topics.get_mut(name) {
+            Some(open) if present > 0 => {
+                open.topic = topic.clone();
+                open.partitions.extend(added);
+                let partitions = open.partitions.iter().filter_map(|p| p.as_ref().ok());
+                partitions.for_each(|partition| partition.retention.set(topic.spec.retention));
+            }
+            _ => {
+                let open = OpenTopic {
+                    topic: topic.clone(),
+                    partitions: added,
+                };
+                topics.insert(name.clone(), open);
+            }
         }
     }
 
@@ -231,7 +276,13 @@ impl Partitions {
         id: PartitionId,
     ) -> impl Future<Output = Result<Rc<Partition>, Refusal>> + use<> {
         let (this, topic) = (Rc::clone(self), topic.clone());
-        glommio::spawn_local(async move { this.open_partition(&topic, id).await })
+        glommio::spawn_local(async move {
+            let owner = this.placement.owner(topic.incarnation, id);
+            if owner != this.placement.shard {
+                return Err(elsewhere(&topic.spec.name, id, owner));
+            }
+            this.open_partition(&topic, id).await
+        })
     }
 
     async fn open_partition(&self, topic: &Topic, id: PartitionId) -> Result<Rc<Partition>, Refusal> {
@@ -392,6 +443,11 @@ fn tell(topic: &TopicName, id: PartitionId, report: &RecoveryReport) {
         let cut_at = cut_at.0;
         tracing::warn!(%topic, partition, cut_at, copied_batches, dropped_batches, "the log was not closed: recovered");
     }
+}
+
+fn elsewhere(topic: &TopicName, id: PartitionId, owner: u32) -> Refusal {
+    let what = format!("partition {id} of `{topic}` belongs to shard {owner}");
+    Refusal::new(ErrorCode::NotOwner, what)
 }
 
 fn unopened(topic: &TopicName, id: PartitionId, error: &OpenError) -> Refusal {

@@ -1,8 +1,8 @@
 //! The log's refusals in the protocol's words: which code, and a sentence that names the partition.
 
-use tailwater_storage::dedup::verdict::OpenError as ProducerError;
+use tailwater_storage::dedup::verdict::OpenError as KeyError;
 use tailwater_storage::disk::device::{DiskError, DiskErrorKind};
-use tailwater_storage::error::{AppendError, CommitError, ReadError};
+use tailwater_storage::error::{AppendError, CommitError, ProducerError, ReadError};
 use tailwater_wire::code::{ErrorCode, Refusal};
 
 use crate::partition::owner::Partition;
@@ -72,8 +72,9 @@ pub fn read(partition: &Partition, error: &ReadError) -> Refusal {
 #[must_use]
 pub fn producer(partition: &Partition, error: &ProducerError) -> Refusal {
     let code = match error {
-        ProducerError::ProducerNameTaken => ErrorCode::ProducerNameTaken,
-        ProducerError::InvalidName => ErrorCode::InvalidRequest,
+        ProducerError::Key(KeyError::ProducerNameTaken) => ErrorCode::ProducerNameTaken,
+        ProducerError::Key(KeyError::InvalidName) => ErrorCode::InvalidRequest,
+        ProducerError::Refused(error) => append_code(error),
     };
     said(partition, code, error)
 }

@@ -1,6 +1,10 @@
 //! Per-shard counters and histograms: written by one shard with relaxed stores, read by a scrape (DESIGN.md section 9).
 
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use tailwater_wire::ids::TopicName;
 
 /// A number that only its shard writes. An update costs a load and a store, no locked instruction.
 #[derive(Debug, Default)]
@@ -67,22 +71,26 @@ impl Histogram {
             ((SUB_BUCKETS + sub + 1) << (octave - 1)) - 1
         }
     }
+}
 
-    /// The duration below which a share of all lie, in nanoseconds; 0 when there is none.
-    #[must_use]
-    pub fn quantile_ns(&self, share: f64) -> u64 {
-        let counts = self.counts();
-        let total: u64 = counts.iter().sum();
-        let wanted = (total as f64 * share).ceil().max(1.0) as u64;
-        let mut below = 0;
-        for (index, count) in counts.iter().enumerate() {
-            below += count;
-            if below >= wanted {
-                return Histogram::upper_ns(index);
-            }
-        }
-        0
+/// The duration below which a share of all that these histograms counted lie, in nanoseconds; 0 when there is none.
+#[must_use]
+pub fn quantile_ns<'a>(histograms: impl Iterator<Item = &'a Histogram>, share: f64) -> u64 {
+    let mut counts = vec![0; BUCKETS];
+    for histogram in histograms {
+        let more = histogram.counts.iter().map(Cell::get);
+        counts.iter_mut().zip(more).for_each(|(sum, more)| *sum += more);
     }
+    let total: u64 = counts.iter().sum();
+    let wanted = (total as f64 * share).ceil().max(1.0) as u64;
+    let mut below = 0;
+    for (index, count) in counts.iter().enumerate() {
+        below += count;
+        if below >= wanted {
+            return Histogram::upper_ns(index);
+        }
+    }
+    0
 }
 
 fn bucket(nanos: u64) -> usize {
@@ -92,6 +100,36 @@ fn bucket(nanos: u64) -> usize {
     let octave = u64::from(nanos.ilog2()) - 2;
     let sub = (nanos >> (octave - 1)) - SUB_BUCKETS;
     ((octave * SUB_BUCKETS + sub) as usize).min(BUCKETS - 1)
+}
+
+/// The meters of a shard's links. A lock is taken when a cursor starts and when somebody asks, never on the data path.
+#[derive(Debug, Default)]
+pub struct LinkMeters {
+    links: Mutex<BTreeMap<(TopicName, TopicName), Arc<Cell>>>,
+}
+
+impl LinkMeters {
+    /// The meter of a link, by parent and child; all its cursors on the shard share it.
+    #[must_use]
+    pub fn of(&self, parent: &TopicName, child: &TopicName) -> Arc<Cell> {
+        let mut links = self.links.lock().unwrap_or_else(PoisonError::into_inner);
+        Arc::clone(links.entry((parent.clone(), child.clone())).or_default())
+    }
+
+    /// Adds each link's nanoseconds to `sums`, and forgets links that have no cursor any more.
+    pub fn add_to(&self, sums: &mut BTreeMap<(TopicName, TopicName), u64>) {
+        let mut links = self.links.lock().unwrap_or_else(PoisonError::into_inner);
+        links.retain(|link, meter| {
+            let is_used = Arc::strong_count(meter) > 1;
+            if is_used {
+                match sums.get_mut(link) {
+                    Some(sum) => *sum += meter.get(),
+                    None => drop(sums.insert(link.clone(), meter.get())),
+                }
+            }
+            is_used
+        });
+    }
 }
 
 /// What one shard counts. Aligned, so that two shards never share a cache line.
@@ -128,6 +166,18 @@ pub struct ShardCounters {
     pub fanout_filtered: Cell,
     /// Cursors that do not move, with a reason.
     pub fanout_stalled: Cell,
+    /// Cursors that run.
+    pub fanout_cursors: Cell,
+    /// Positions stored in cursor files.
+    pub fanout_positions: Cell,
+    /// Nanoseconds spent in the tasks of cursors.
+    pub fanout_busy_ns: Cell,
+    /// The same, link by link.
+    pub links: LinkMeters,
+    /// The comparing part of a reconciler's pass, without what it starts.
+    pub reconcile: Histogram,
+    /// Bytes that slabs in flight hold of their budget.
+    pub slab_bytes: Cell,
     /// Anchor decisions: resumed the own file.
     pub anchor_resumed: Cell,
     /// Anchor decisions: started at a confirmed attach point.
@@ -156,8 +206,8 @@ mod tests {
         }
         let histogram = Histogram::default();
         (1..=1_000).for_each(|us| histogram.record(us * 1_000));
-        let median = histogram.quantile_ns(0.5);
+        let median = quantile_ns([&histogram].into_iter(), 0.5);
         assert!((500_000..=563_000).contains(&median), "{median}");
-        assert_eq!(Histogram::default().quantile_ns(0.5), 0);
+        assert_eq!(quantile_ns([].into_iter(), 0.5), 0);
     }
 }

@@ -1,5 +1,7 @@
 //! The Prometheus exposition: copies the shards' plain counters into a recorder when `/metrics` is asked for.
 
+use std::collections::BTreeMap;
+use std::fmt::Write;
 use std::sync::{Arc, Mutex};
 
 use metrics::{Key, Label, Level, Metadata, Recorder};
@@ -8,7 +10,9 @@ use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle, 
 use tailwater_storage::disk::watchdog::Watchdog;
 use tailwater_wire::message::LinkStatus;
 
+use crate::clock::system::SystemClock;
 use crate::telemetry::counters::{Histogram, ShardCounters};
+use crate::telemetry::links;
 
 static METADATA: Metadata<'static> = Metadata::new("tailwater", Level::INFO, None);
 
@@ -21,7 +25,14 @@ const SECONDS_BOUNDS: [f64; 19] = [
 /// One number out of a shard's counters.
 type Pick = fn(&ShardCounters) -> u64;
 
-/// Name and help text of every metric, without the `tailwater_` prefix.
+/// Those that are histograms.
+const HISTOGRAMS: [&str; 3] = [
+    "log_append_seconds",
+    "log_fsync_seconds",
+    "fanout_reconcile_seconds",
+];
+
+/// Name and help text of every metric, without the `tailwater_` prefix; those of single links are in `links`.
 const HELP: &[(&str, &str)] = &[
     (
         "log_append_seconds",
@@ -49,14 +60,6 @@ const HELP: &[(&str, &str)] = &[
     ),
     ("client_refusals_total", "Requests answered with a refusal."),
     (
-        "fanout_lag_messages",
-        "Parent records committed and not yet copied, per link, summed over partitions.",
-    ),
-    (
-        "fanout_due_lag_seconds",
-        "How far behind what is due, per link, the worst partition.",
-    ),
-    (
         "fanout_committed_records_total",
         "Child records committed by cursors.",
     ),
@@ -72,10 +75,34 @@ const HELP: &[(&str, &str)] = &[
         "fanout_filtered_records_total",
         "Parent records that a link's filter held back.",
     ),
-    ("fanout_stalled", "Cursors that do not move, per link."),
+    ("fanout_cursors", "Cursors that run."),
+    (
+        "fanout_positions_stored_total",
+        "Positions stored in cursor files.",
+    ),
+    (
+        "fanout_busy_seconds_total",
+        "Time that a shard has spent in the tasks of cursors.",
+    ),
+    (
+        "fanout_slab_bytes",
+        "Memory that slabs in flight hold of fanout.memory_bytes, per shard, as of the last second.",
+    ),
+    (
+        "fanout_reconcile_seconds",
+        "Comparing the cursors that run with those that should, once a second and at every change.",
+    ),
     (
         "fanout_anchor_total",
         "Decisions on where a cursor starts, by verdict.",
+    ),
+    (
+        "clock_held",
+        "1 while delay links and retention by time wait for `clock accept`.",
+    ),
+    (
+        "clock_wall_offset_seconds",
+        "How far the wall clock is ahead of the owner's clock.",
     ),
     ("metastore_leader", "1 when this node leads the metastore."),
     ("metastore_term", "The metastore's current term."),
@@ -114,30 +141,30 @@ pub struct Exporter {
     handle: PrometheusHandle,
     shards: Vec<Arc<ShardCounters>>,
     watchdog: Arc<Watchdog>,
+    clock: Option<SystemClock>,
     seen: Mutex<Seen>,
 }
 
 /// What earlier scrapes have already counted into the recorder's histograms.
 #[derive(Default)]
-struct Seen {
-    append: Vec<u64>,
-    fsync: Vec<u64>,
-}
+struct Seen([Vec<u64>; HISTOGRAMS.len()]);
 
 impl Exporter {
     /// An exporter over the counters of all shards.
     #[must_use]
     pub fn new(shards: Vec<Arc<ShardCounters>>, watchdog: Arc<Watchdog>) -> Exporter {
-        let builder = PrometheusBuilder::new()
-            .set_buckets_for_metric(Matcher::Suffix("_append_seconds".to_owned()), &SECONDS_BOUNDS)
-            .and_then(|b| {
-                b.set_buckets_for_metric(Matcher::Suffix("_fsync_seconds".to_owned()), &SECONDS_BOUNDS)
+        let builder = HISTOGRAMS
+            .iter()
+            .try_fold(PrometheusBuilder::new(), |builder, name| {
+                let matcher = Matcher::Full(format!("tailwater_{name}"));
+                builder.set_buckets_for_metric(matcher, &SECONDS_BOUNDS)
             })
             .expect("the bounds are not empty");
         let recorder = builder.build_recorder();
         for (name, help) in HELP {
+            let is_histogram = HISTOGRAMS.contains(name);
             let name = format!("tailwater_{name}").into();
-            if help.starts_with("From") || help.starts_with("One flush") {
+            if is_histogram {
                 recorder.describe_histogram(name, None, (*help).into());
             } else if name.as_str().ends_with("_total") {
                 recorder.describe_counter(name, None, (*help).into());
@@ -150,8 +177,16 @@ impl Exporter {
             recorder,
             shards,
             watchdog,
+            clock: None,
             seen: Mutex::default(),
         }
+    }
+
+    /// Shows the owner's clock as well.
+    #[must_use]
+    pub fn with_clock(mut self, clock: SystemClock) -> Exporter {
+        self.clock = Some(clock);
+        self
     }
 
     /// Everything as text, now.
@@ -190,6 +225,11 @@ impl Exporter {
             &[],
             sum(|s| s.fanout_filtered.get()),
         );
+        self.counter(
+            "fanout_positions_stored_total",
+            &[],
+            sum(|s| s.fanout_positions.get()),
+        );
         let verdicts: [(&str, Pick); 4] = [
             ("resumed", |s| s.anchor_resumed.get()),
             ("started", |s| s.anchor_started.get()),
@@ -203,38 +243,50 @@ impl Exporter {
             let label = [("shard", number.to_string())];
             let label = [(label[0].0, label[0].1.as_str())];
             self.gauge("shard_busy_ratio", &label, shard.busy_permille.get() as f64 / 1e3);
+            self.gauge("fanout_cursors", &label, shard.fanout_cursors.get() as f64);
+            self.gauge("fanout_slab_bytes", &label, shard.slab_bytes.get() as f64);
         }
         for report in self.watchdog.reports() {
             let label = [("shard", report.name.as_str())];
             self.counter("shard_stalls_total", &label, report.stalls);
             self.gauge("shard_stall_seconds", &label, report.stall_us_max as f64 / 1e6);
         }
+        if let Some(clock) = &self.clock {
+            self.gauge("clock_held", &[], f64::from(u8::from(clock.is_held())));
+            self.gauge("clock_wall_offset_seconds", &[], clock.wall_offset() as f64 / 1e9);
+        }
         self.gauge("metastore_leader", &[], f64::from(u8::from(metastore.leader)));
         self.gauge("metastore_term", &[], metastore.term as f64);
         self.gauge("metastore_applied_index", &[], metastore.applied as f64);
-        self.links(links);
         self.histograms();
         self.handle.run_upkeep();
-        self.handle.render()
+        let mut text = self.handle.render();
+        self.seconds(&mut text);
+        let mut busy_ns = BTreeMap::new();
+        for shard in &self.shards {
+            shard.links.add_to(&mut busy_ns);
+        }
+        links::render(&mut text, links, &busy_ns);
+        text
     }
 
-    fn links(&self, links: &[LinkStatus]) {
-        for status in links {
-            let labels = [
-                ("parent", status.link.parent.as_str()),
-                ("child", status.link.child.as_str()),
-            ];
-            let lag: u64 = status
-                .cursors
-                .iter()
-                .map(|c| c.parent_high_water_mark.since(c.position))
-                .sum();
-            let due = status.cursors.iter().map(|c| c.due_lag_millis).max().unwrap_or(0);
-            let stalled = status.cursors.iter().filter(|c| c.stalled.is_some()).count();
-            self.gauge("fanout_lag_messages", &labels, lag as f64);
-            self.gauge("fanout_due_lag_seconds", &labels, due as f64 / 1e3);
-            self.gauge("fanout_stalled", &labels, stalled as f64);
+    /// The recorder's counters are whole numbers; what counts seconds is written beside it.
+    fn seconds(&self, text: &mut String) {
+        let name = "fanout_busy_seconds_total";
+        let help = HELP
+            .iter()
+            .find(|(of, _)| *of == name)
+            .map_or("", |(_, help)| help);
+        // Writing to a string cannot fail.
+        let _ = writeln!(
+            text,
+            "# HELP tailwater_{name} {help}\n# TYPE tailwater_{name} counter"
+        );
+        for (number, shard) in self.shards.iter().enumerate() {
+            let seconds = shard.fanout_busy_ns.get() as f64 / 1e9;
+            let _ = writeln!(text, "tailwater_{name}{{shard=\"{number}\"}} {seconds}");
         }
+        text.push('\n');
     }
 
     /// The recorder's histograms take single values: hand it what each bucket gained, at the bucket's upper bound.
@@ -243,15 +295,8 @@ impl Exporter {
             .seen
             .lock()
             .unwrap_or_else(std::sync::PoisonError::into_inner);
-        let Seen { append, fsync } = &mut *seen;
-        for (name, pick, seen) in [
-            (
-                "log_append_seconds",
-                (|s| &s.append) as fn(&ShardCounters) -> &Histogram,
-                append,
-            ),
-            ("log_fsync_seconds", |s| &s.fsync, fsync),
-        ] {
+        let picks: [fn(&ShardCounters) -> &Histogram; 3] = [|s| &s.append, |s| &s.fsync, |s| &s.reconcile];
+        for ((name, pick), seen) in HISTOGRAMS.iter().zip(picks).zip(&mut seen.0) {
             let key = key(name, &[]);
             let histogram = self.recorder.register_histogram(&key, &METADATA);
             let mut now: Vec<u64> = Vec::new();
@@ -302,6 +347,8 @@ mod tests {
         let exporter = Exporter::new(vec![Arc::clone(&shard)], Arc::new(watchdog));
         shard.records.add(7);
         shard.fsync.record(150_000);
+        shard.fanout_busy_ns.add(1_500_000_000);
+        shard.fanout_cursors.set(3);
         let _first = exporter.render(&[], MetastoreFacts::default());
         let text = exporter.render(
             &[],
@@ -319,9 +366,22 @@ mod tests {
             "tailwater_metastore_leader 1",
             "tailwater_metastore_term 3",
             "tailwater_fanout_anchor_total{verdict=\"resumed\"} 0",
+            "tailwater_fanout_busy_seconds_total{shard=\"0\"} 1.5",
+            "tailwater_fanout_cursors{shard=\"0\"} 3",
         ] {
             assert!(text.lines().any(|l| l == line), "{line} in\n{text}");
         }
         assert!(text.contains("# HELP tailwater_log_fsync_seconds One flush"));
+        for line in text
+            .lines()
+            .filter(|line| !line.is_empty() && !line.starts_with('#'))
+        {
+            let series = line.split(['{', ' ']).next().unwrap_or_default();
+            let family = ["_bucket", "_sum", "_count"]
+                .iter()
+                .find_map(|part| series.strip_suffix(part))
+                .unwrap_or(series);
+            assert!(text.contains(&format!("# HELP {family} ")), "no help for {line}");
+        }
     }
 }

@@ -74,7 +74,15 @@ impl<K: Copy + Eq + Hash, V> Lru<K, V> {
     }
 
     pub(super) fn remove_oldest(&mut self) -> Option<(K, V)> {
-        let at = self.oldest;
+        self.take(self.oldest)
+    }
+
+    pub(super) fn remove(&mut self, key: &K) -> Option<V> {
+        let &at = self.by_key.get(key)?;
+        self.take(at).map(|(_, value)| value)
+    }
+
+    fn take(&mut self, at: u32) -> Option<(K, V)> {
         self.slot(at)?;
         self.unlink(at);
         let slot = self.slots[at as usize].take()?;
@@ -154,13 +162,16 @@ mod tests {
     proptest! {
         /// Against a plain list in the order of use.
         #[test]
-        fn like_a_list(steps in prop::collection::vec((0u8..8, 0u8..3), 0..200)) {
+        fn like_a_list(steps in prop::collection::vec((0u8..8, 0u8..4), 0..200)) {
             let mut lru = Lru::new();
             let mut list: Vec<(u8, usize)> = Vec::new();
             for (n, (key, step)) in steps.into_iter().enumerate() {
                 if step == 0 {
                     let expected = if list.is_empty() { None } else { Some(list.remove(0)) };
                     prop_assert_eq!(lru.remove_oldest(), expected);
+                } else if step == 1 {
+                    let at = list.iter().position(|&(k, _)| k == key);
+                    prop_assert_eq!(lru.remove(&key), at.map(|at| list.remove(at).1));
                 } else {
                     let value = match list.iter().position(|&(k, _)| k == key) {
                         Some(at) => list.remove(at).1,

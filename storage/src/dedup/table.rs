@@ -7,11 +7,10 @@
 //! the batches behind it.
 //!
 //! **What is bounded.** Producers: 10,000 and 7 days without a batch, least recently used first (SPEC.md D9),
-//! and their names by [`NAMES_BYTES_MAX`]. A producer that was let go is answered `UnknownProducer`, with one
-//! documented limit: a random producer whose batch follows 0 looks like a new one, so a retry of its *very
-//! first* batch that comes only after it was let go, 7 days or 10,000 other producers later, is appended again.
-//! Refusing it instead would ask every new producer for a round trip; who wants that opens the producer by
-//! name, which is never accepted unopened. Origins are not bounded here: links are, and an origin's entry lives
+//! and their names by [`NAMES_BYTES_MAX`]. A producer that was let go is answered `UnknownProducer`, and so is one
+//! that was never opened, because nobody can tell the two apart: a batch that follows 0 may be the first of a new
+//! producer, or the retry of one that is in the log already. So an open must outlive a crash; the log writes it
+//! down before it is answered, and recovery tells the table ([`DedupTable::reopened`]). Origins are not bounded here: links are, and an origin's entry lives
 //! until the leader confirms that its epoch is gone.
 
 use std::collections::{BTreeMap, VecDeque};
@@ -129,12 +128,7 @@ impl DedupTable {
 
     fn decide_producer(&self, writer: Writer, previous: u64, sequence: u64) -> Verdict {
         let Some(producer) = self.producers.get(&writer) else {
-            let may_be_new = matches!(writer, Writer::Random(_)) && previous == 0 && sequence > 0;
-            return if may_be_new {
-                Verdict::Append
-            } else {
-                Verdict::UnknownProducer
-            };
+            return Verdict::UnknownProducer;
         };
         let history = &producer.history;
         let expected = history.appended;
@@ -257,9 +251,6 @@ impl DedupTable {
 
     /// Begins or resumes a producer. `now` is the partition's commit clock.
     ///
-    /// An opened producer that has not written is remembered in memory and in checkpoints; after a crash it may
-    /// have to be opened again.
-    ///
     /// # Errors
     /// [`OpenError`]; the table is unchanged.
     pub fn open(&mut self, key: &ProducerKey, now: CommitTime) -> Result<Opened, OpenError> {
@@ -279,6 +270,7 @@ impl DedupTable {
         {
             return Err(OpenError::ProducerNameTaken);
         }
+        let is_new = self.producers.get(&writer).is_none();
         let producer = self.touch_producer(writer);
         let named_now = producer.name.is_none().then_some(name).flatten();
         if let Some(name) = named_now {
@@ -289,10 +281,40 @@ impl DedupTable {
             writer,
             last_sequence: history.appended,
             unflushed_until: history.unflushed_until(),
+            is_new,
         };
         self.names_bytes += named_now.map_or(0, str::len);
         self.keep_bounds();
         Ok(opened)
+    }
+
+    /// Whether the producer is remembered.
+    #[must_use]
+    pub fn is_known(&self, key: &ProducerKey) -> bool {
+        let writer = match key {
+            ProducerKey::Random(id) => Writer::Random(*id),
+            ProducerKey::Named(name) => Writer::Named(name_hash(name)),
+        };
+        self.producers.get(&writer).is_some()
+    }
+
+    /// Recovery found that a producer was opened then. Its name is learned when it is opened again.
+    pub fn reopened(&mut self, writer: Writer, at: CommitTime) {
+        if matches!(writer, Writer::Random(_) | Writer::Named(_)) {
+            self.pass_time(at);
+            self.touch_producer(writer);
+            self.keep_bounds();
+        }
+    }
+
+    /// Lets go of a producer whose open was not written down, unless it has written.
+    pub fn forget_unwritten(&mut self, writer: Writer) {
+        let is_unwritten = |producer: &Producer| producer.history.appended == 0;
+        if self.producers.get(&writer).is_some_and(is_unwritten)
+            && let Some(producer) = self.producers.remove(&writer)
+        {
+            self.names_bytes -= producer.name.map_or(0, |name| name.len());
+        }
     }
 
     /// How far an origin has come; `None` when it has written nothing, so that its watermark is the attach

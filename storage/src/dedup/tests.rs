@@ -156,8 +156,15 @@ fn the_least_recently_used_producer_goes_first_and_is_not_taken_for_a_new_one() 
     log.check(random(1), 1, 2, Verdict::UnknownProducer);
     log.check(random(0), 2, 3, Verdict::Append);
     log.check(random(2), 1, 2, Verdict::Append);
-    // The documented limit: the very first batch of a forgotten random producer looks like a new one's.
-    log.check(random(1), 0, 1, Verdict::Append);
+    // Not even a retry of its very first batch, which a new producer's would look like.
+    log.check(random(1), 0, 1, Verdict::UnknownProducer);
+    // The order of use is in the checkpoint: the next to go is the same after a restart.
+    log.table.flushed(log.end);
+    log.table = DedupTable::restore(&log.table.checkpoint()).expect("its own");
+    log.append(random(u64::MAX - 1), 0, 1, T0);
+    log.check(random(2), 1, 2, Verdict::UnknownProducer);
+    log.check(random(0), 2, 3, Verdict::Append);
+    log.check(random(3), 1, 2, Verdict::Append);
 }
 
 #[test]
@@ -187,6 +194,23 @@ fn a_named_producer_must_be_opened() {
             Err(OpenError::InvalidName)
         );
     }
+}
+
+#[test]
+fn a_producer_that_was_never_opened_is_unknown_and_an_opened_one_outlives_a_recovery() {
+    let mut table = DedupTable::new();
+    assert_eq!(table.decide(random(1), 0, 1, None), Verdict::UnknownProducer);
+    table.reopened(random(1), T0);
+    assert_eq!(table.decide(random(1), 0, 1, None), Verdict::Append);
+    table.forget_unwritten(random(1));
+    assert_eq!(table.decide(random(1), 0, 1, None), Verdict::UnknownProducer);
+    let mut log = Log::new();
+    log.append(random(1), 0, 1, T0);
+    log.table.forget_unwritten(random(1));
+    log.check(random(1), 1, 2, Verdict::Append);
+    // What recovery is told does not take anything back.
+    log.table.reopened(random(1), T0);
+    log.check(random(1), 0, 1, duplicate(0, 1));
 }
 
 #[test]

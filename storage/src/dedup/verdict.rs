@@ -73,6 +73,8 @@ pub struct Opened {
     pub last_sequence: u64,
     /// When that record is not flushed yet: answer only once the HWM is at least this.
     pub unflushed_until: Option<Offset>,
+    /// The table had not met it, or had let go of it.
+    pub is_new: bool,
 }
 
 /// Why a producer cannot be opened.

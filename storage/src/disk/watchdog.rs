@@ -4,6 +4,10 @@
 //! has run the first of them, it takes that for nothing to do. Only something from outside revives it; a timer of its
 //! own can be stranded with the rest. So each executor parks one task here, whose waker this thread uses from outside.
 //! The same wake-up, answered late, tells how long the executor ran nothing else.
+//!
+//! Waking up 200 times a second is most of what an idle shard costs. So executors that have had next to nothing to do for
+//! a while are woken less often: to strand a task, an executor must first be kept from running for its preempt timer's
+//! 100 ms, beside which the few milliseconds more until the next wake-up count little.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -14,13 +18,21 @@ use std::task::{Context, Poll, Waker};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+/// While every executor is quiet, the rounds are so many times as far apart.
+const QUIET_STRETCH: u32 = 4;
+/// So many answers in a row, each after next to no work, make an executor quiet.
+const QUIET_BEATS: u32 = 20;
+/// Next to no work: this part of the time, which the wake-ups themselves may need.
+const QUIET_PART: u32 = 10;
+
 /// Called once for each stall that reaches the fatal length, with the executor's name and how long it has not run.
 pub type OnFatal = Box<dyn Fn(&str, Duration) + Send>;
 
 /// How a watchdog watches.
 #[derive(Debug, Clone, Copy)]
 pub struct WatchdogOptions {
-    /// How often each executor is woken; one that has not answered by the next time is counted as stalled.
+    /// How often each executor is woken, while one of them works; one that has not answered by the next time is counted as
+    /// stalled.
     pub every: Duration,
     /// After how long without an answer a stall is fatal.
     pub fatal_after: Duration,
@@ -61,6 +73,8 @@ struct Watch {
     slot: Mutex<Parked>,
     /// How often the parked task ran.
     beats: AtomicU64,
+    /// The processor time that the executor's thread had used when it last did, in nanoseconds.
+    ran_ns: AtomicU64,
     stalls: AtomicU64,
     stall_us_max: AtomicU64,
 }
@@ -92,8 +106,10 @@ impl Watchdog {
                     pulses: Vec::new(),
                 };
                 let start = Instant::now();
-                while let Err(RecvTimeoutError::Timeout) = stopped.recv_timeout(options.every) {
-                    rounds.go(&seen, start.elapsed());
+                let mut pause = options.every;
+                while let Err(RecvTimeoutError::Timeout) = stopped.recv_timeout(pause) {
+                    let all_quiet = rounds.go(&seen, start.elapsed());
+                    pause = options.every * if all_quiet { QUIET_STRETCH } else { 1 };
                 }
             })?;
         Ok(Self {
@@ -109,6 +125,7 @@ impl Watchdog {
             name: name.into(),
             slot: Mutex::default(),
             beats: AtomicU64::new(0),
+            ran_ns: AtomicU64::new(0),
             stalls: AtomicU64::new(0),
             stall_us_max: AtomicU64::new(0),
         });
@@ -168,7 +185,8 @@ impl Future for Pacemaker {
     type Output = ();
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
-        self.watch.beats.fetch_add(1, Ordering::Relaxed);
+        self.watch.ran_ns.store(thread_time_ns(), Ordering::Relaxed);
+        self.watch.beats.fetch_add(1, Ordering::Release);
         let mut parked = self.watch.parked();
         if parked.done {
             return Poll::Ready(());
@@ -181,6 +199,12 @@ impl Future for Pacemaker {
     }
 }
 
+/// The processor time that this thread has used.
+fn thread_time_ns() -> u64 {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    u64::try_from(time.tv_sec).unwrap_or(0) * 1_000_000_000 + u64::try_from(time.tv_nsec).unwrap_or(0)
+}
+
 /// The thread's own state.
 struct Rounds {
     options: WatchdogOptions,
@@ -189,7 +213,8 @@ struct Rounds {
 }
 
 impl Rounds {
-    fn go(&mut self, watched: &Mutex<Vec<Arc<Watch>>>, now: Duration) {
+    /// One round; says whether every executor is quiet.
+    fn go(&mut self, watched: &Mutex<Vec<Arc<Watch>>>, now: Duration) -> bool {
         let mut list = watched.lock().unwrap_or_else(PoisonError::into_inner);
         list.retain(|watch| !watch.parked().done);
         self.pulses
@@ -201,7 +226,12 @@ impl Rounds {
         }
         drop(list); // `on_fatal` may ask for reports
         for (watch, pulse) in &mut self.pulses {
-            let seen = pulse.step(watch.beats.load(Ordering::Relaxed), now);
+            let beats = watch.beats.load(Ordering::Acquire);
+            let seen = pulse.step(
+                beats,
+                Duration::from_nanos(watch.ran_ns.load(Ordering::Relaxed)),
+                now,
+            );
             if seen.new_stall {
                 watch.stalls.fetch_add(1, Ordering::Relaxed);
             }
@@ -216,6 +246,7 @@ impl Rounds {
                 waker.wake_by_ref();
             }
         }
+        self.pulses.iter().all(|(_, pulse)| pulse.is_quiet())
     }
 }
 
@@ -228,6 +259,10 @@ struct Pulse {
     /// How long the present wake-up has gone unanswered, in time that the watchdog itself was running.
     waited: Duration,
     told_fatal: bool,
+    /// The processor time that its thread had used at the last answer.
+    ran: Duration,
+    /// Answers in a row after next to no work.
+    quiet_beats: u32,
 }
 
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -247,10 +282,25 @@ impl Pulse {
             last_step: now,
             waited: Duration::ZERO,
             told_fatal: false,
+            ran: Duration::ZERO,
+            quiet_beats: 0,
         }
     }
 
-    fn step(&mut self, beats: u64, now: Duration) -> Seen {
+    fn is_quiet(&self) -> bool {
+        self.quiet_beats >= QUIET_BEATS
+    }
+
+    /// `ran` is the processor time that the executor's thread had used at its last beat.
+    fn step(&mut self, beats: u64, ran: Duration, now: Duration) -> Seen {
+        let passed = now.saturating_sub(self.last_step);
+        let worked = ran.saturating_sub(std::mem::replace(&mut self.ran, ran));
+        let is_quiet = beats != self.beats && worked * QUIET_PART <= passed;
+        self.quiet_beats = if is_quiet {
+            self.quiet_beats.saturating_add(1)
+        } else {
+            0
+        };
         // A watchdog that was itself late (SIGSTOP, a suspended machine, no CPU) proves nothing about the others.
         let since = (now - self.last_step).min(2 * self.options.every);
         self.last_step = now;
@@ -283,7 +333,7 @@ mod tests {
 
     fn pulse() -> Pulse {
         let mut pulse = Pulse::new(WatchdogOptions::default(), Duration::ZERO);
-        pulse.step(1, 5 * MS);
+        pulse.step(1, Duration::ZERO, 5 * MS);
         pulse
     }
 
@@ -291,13 +341,13 @@ mod tests {
     fn a_stall_is_counted_once_and_measured() {
         let mut pulse = pulse();
         assert_eq!(
-            pulse.step(2, 10 * MS),
+            pulse.step(2, Duration::ZERO, 10 * MS),
             Seen {
                 wake: true,
                 ..Seen::default()
             }
         );
-        let first = pulse.step(2, 15 * MS);
+        let first = pulse.step(2, Duration::ZERO, 15 * MS);
         assert_eq!(
             first,
             Seen {
@@ -308,21 +358,26 @@ mod tests {
             }
         );
         assert_eq!(
-            pulse.step(2, 20 * MS),
+            pulse.step(2, Duration::ZERO, 20 * MS),
             Seen {
                 new_stall: false,
                 waited: 10 * MS,
                 ..first
             }
         );
-        assert_eq!(pulse.step(3, 25 * MS).waited, Duration::ZERO);
-        assert!(pulse.step(3, 30 * MS).new_stall, "the next one counts again");
+        assert_eq!(pulse.step(3, Duration::ZERO, 25 * MS).waited, Duration::ZERO);
+        assert!(
+            pulse.step(3, Duration::ZERO, 30 * MS).new_stall,
+            "the next one counts again"
+        );
     }
 
     #[test]
     fn five_seconds_are_fatal_once_and_end_the_waking() {
         let mut pulse = pulse();
-        let seen: Vec<Seen> = (2..2000).map(|n| pulse.step(1, n * 5 * MS)).collect();
+        let seen: Vec<Seen> = (2..2000)
+            .map(|n| pulse.step(1, Duration::ZERO, n * 5 * MS))
+            .collect();
         assert_eq!(seen.iter().filter(|seen| seen.fatal).count(), 1);
         let at = seen.iter().position(|seen| seen.fatal).unwrap();
         assert_eq!(seen[at].waited, Duration::from_secs(5));
@@ -330,11 +385,34 @@ mod tests {
         assert!(at < i16::MAX as usize);
     }
 
+    #[test]
+    fn an_executor_is_quiet_after_a_while_of_next_to_no_work_and_not_a_beat_longer() {
+        let mut pulse = pulse();
+        let (mut now, mut ran, mut beats) = (5 * MS, Duration::ZERO, 1);
+        let mut next = |pulse: &mut Pulse, worked: Duration, answers: bool| {
+            now += 5 * MS;
+            ran += worked;
+            beats += u64::from(answers);
+            pulse.step(beats, ran, now);
+            pulse.is_quiet()
+        };
+        let wake_up = Duration::from_micros(100);
+        let quiet: Vec<bool> = (0..30).map(|_| next(&mut pulse, wake_up, true)).collect();
+        assert_eq!(
+            quiet.iter().position(|&quiet| quiet),
+            Some(QUIET_BEATS as usize - 2)
+        );
+        assert!(!next(&mut pulse, MS, true), "it works");
+        let quiet = (0..QUIET_BEATS).filter(|_| next(&mut pulse, wake_up, true));
+        assert_eq!(quiet.count(), 1);
+        assert!(!next(&mut pulse, Duration::ZERO, false), "no answer is not quiet");
+    }
+
     // A stopped process wakes up with the clock far ahead: that is not the executor's fault.
     #[test]
     fn a_watchdog_that_was_stopped_itself_accuses_nobody() {
         let mut pulse = pulse();
-        let seen = pulse.step(1, Duration::from_secs(3600));
+        let seen = pulse.step(1, Duration::ZERO, Duration::from_secs(3600));
         assert_eq!((seen.fatal, seen.waited), (false, 10 * MS));
     }
 

@@ -18,10 +18,10 @@ use tailwater_wire::batch::view::BatchView;
 use tailwater_wire::ids::{CommitTime, Lineage, Offset, OriginId};
 use tailwater_wire::message::ProducerKey;
 
-use crate::dedup::verdict::{OpenError as ProducerError, Opened, OriginWatermark};
+use crate::dedup::verdict::{Opened, OriginWatermark};
 use crate::disk::device::{Disk, DiskError, DiskErrorKind};
 use crate::disk::latch::{LatchStep, Latched};
-use crate::error::{AppendError, CommitError};
+use crate::error::{AppendError, CommitError, ProducerError};
 use crate::group_commit::Take;
 use crate::log::options::{Appended, LogIdentity};
 use crate::log::state::LogState;
@@ -32,6 +32,7 @@ use crate::tail_cache::CacheSlot;
 
 pub mod options;
 
+mod opens;
 mod segments;
 mod state;
 mod waiters;
@@ -42,6 +43,8 @@ mod recover;
 mod read;
 mod retain;
 mod roll;
+
+pub mod era;
 
 pub mod round;
 
@@ -57,6 +60,8 @@ pub struct PartitionLog<D: Disk> {
     committed: Waiters,
     /// Of the flushed frontier.
     flushed: Waiters,
+    /// Of the opens that are on the disk, by their numbers.
+    opened: Waiters,
     /// Of the end of the round under way.
     round_ends: Waiters,
 }
@@ -209,13 +214,29 @@ impl<D: Disk> PartitionLog<D> {
         self.state.borrow_mut().dedup.forget_origins(gone)
     }
 
-    /// Begins or resumes a producer. When the answer says `unflushed_until`, wait for
-    /// [`committed`](Self::committed) of that before passing it on.
+    /// Begins or resumes a producer. The answer may be passed on when the returned wait is over: then no crash takes
+    /// back that the producer is known, nor its last sequence. A producer that was not known makes the log need a round.
     ///
     /// # Errors
-    /// The id or name cannot be used.
-    pub fn open_producer(&self, key: &ProducerKey, now: CommitTime) -> Result<Opened, ProducerError> {
-        self.state.borrow_mut().dedup.open(key, now)
+    /// [`ProducerError`]; nothing has changed then. The wait fails as [`committed`](Self::committed) does.
+    pub fn open_producer(
+        &self,
+        key: &ProducerKey,
+        now: CommitTime,
+    ) -> Result<(Opened, impl Future<Output = Result<(), CommitError>> + use<D>), ProducerError> {
+        let (opened, number) = self.state.borrow_mut().open_producer(key, now)?;
+        let batch = opened.unflushed_until.map(|end| self.committed(end));
+        let written_down = number.map(|number| self.opened.wait(Offset(number)));
+        let wait = async move {
+            if let Some(written_down) = written_down {
+                written_down.await?;
+            }
+            match batch {
+                Some(batch) => batch.await,
+                None => Ok(()),
+            }
+        };
+        Ok((opened, wait))
     }
 
     /// Whether the last flush is still unproved after the log has been idle for a while.
@@ -322,6 +343,7 @@ impl<D: Disk> PartitionLog<D> {
     fn fail_waiters(&self, error: &CommitError) {
         self.committed.fail(error);
         self.flushed.fail(error);
+        self.opened.fail(error);
     }
 }
 

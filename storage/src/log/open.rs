@@ -13,9 +13,11 @@ use tailwater_wire::ids::{CommitTime, Lineage, Offset};
 use crate::dedup::table::DedupTable;
 use crate::disk::device::{BLOCK, Disk, DiskResult, File, OpenMode};
 use crate::disk::latch::Latch;
+use crate::eras::Eras;
 use crate::error::{OpenError, RecoveryReport};
 use crate::layout::{PartitionEntry, index_name, parse_partition_entry, segment_name};
 use crate::log::PartitionLog;
+use crate::log::opens::Opens;
 use crate::log::options::{LogIdentity, LogOptions};
 use crate::log::segments::{Sealed, Segments, index_of};
 use crate::log::state::LogState;
@@ -47,6 +49,7 @@ pub(super) struct Recovered<F> {
     pub(super) stated: Offset,
     pub(super) flushed_commit_time: CommitTime,
     pub(super) last_commit_time: CommitTime,
+    pub(super) eras: Eras,
 }
 
 /// What a segment begun by recovery says in its header, but for what every segment of the log says.
@@ -57,6 +60,7 @@ pub(super) struct NewSegment {
     pub(super) lineage: Lineage,
     pub(super) commit_time_floor: CommitTime,
     pub(super) nonce: u64,
+    pub(super) eras: Eras,
 }
 
 pub(super) struct Opener<'a, D: Disk> {
@@ -111,10 +115,13 @@ impl<D: Disk> PartitionLog<D> {
             flushed: recovered.next_offset,
             last_commit_time: recovered.last_commit_time,
             flushed_commit_time: recovered.flushed_commit_time,
+            eras: Rc::new(recovered.eras),
+            ending_era: false,
             stated: recovered.stated,
             active_at: now,
             pending: VecDeque::new(),
             pending_bytes: 0,
+            opens: Opens::default(),
             frontier_wanted: false,
             in_round: false,
             tail_is_open: false,
@@ -133,6 +140,7 @@ impl<D: Disk> PartitionLog<D> {
             state: RefCell::new(state),
             committed: Waiters::default(),
             flushed: Waiters::default(),
+            opened: Waiters::default(),
             round_ends: Waiters::default(),
         };
         Ok((Rc::new(log), report))
@@ -165,7 +173,9 @@ impl<D: Disk> Opener<'_, D> {
         let mut sealed = VecDeque::with_capacity(earlier.len() + 1);
         let mut end = (last, last_header.commit_time_floor);
         for (&base, (header, bytes)) in earlier.iter().zip(&earlier_files).rev() {
-            sealed.push_front(self.sealed(base, end, header.as_ref(), *bytes));
+            // The newest header knows of all eras.
+            let counted = last_header.eras.counted_below(end.0, end.1);
+            sealed.push_front(self.sealed(base, (end.0, counted), header.as_ref(), *bytes));
             // Of a segment whose header is gone nothing is known; the next one's floor is no earlier.
             end = (base, header.as_ref().map_or(end.1, |h| h.commit_time_floor));
         }
@@ -342,6 +352,7 @@ impl<D: Disk> Opener<'_, D> {
             lineage,
             commit_time_floor: CommitTime(0),
             nonce: (self.random)(),
+            eras: Eras::default(),
         };
         let active = self.begin(first, &dedup, &[]).await?;
         let index = index_of(&[], self.options.index_interval_bytes);
@@ -353,6 +364,7 @@ impl<D: Disk> Opener<'_, D> {
             stated: Offset::ZERO,
             flushed_commit_time: CommitTime(0),
             last_commit_time: CommitTime(0),
+            eras: Eras::default(),
         })
     }
 
@@ -375,6 +387,7 @@ impl<D: Disk> Opener<'_, D> {
             commit_time_floor: new.commit_time_floor,
             previous_base: new.previous_base,
             owner_epoch: self.options.owner_epoch,
+            eras: new.eras,
         };
         let copied_bytes: usize = copied.iter().map(|chunk| D::File::bytes(chunk).len()).sum();
         let needed = data_start(checkpoint.len()) + copied_bytes as u64;

@@ -42,7 +42,7 @@ impl<D: Disk> PartitionLog<D> {
             }
             (
                 end,
-                SlabBuilder::new(from, limits, high_water_mark, state.lineage),
+                SlabBuilder::new(from, limits, high_water_mark, state.lineage, state.eras.clone()),
             )
         };
         let mut scanned = None;
@@ -111,7 +111,8 @@ impl<D: Disk> PartitionLog<D> {
                 Err(ReadError::Ahead { high_water_mark }) => return Ok(high_water_mark),
                 read => read?,
             };
-            let found = headers(&slab).find(|header| header.commit_time >= at);
+            let counted = |header: &BatchHeader| self.counted(header.base_offset, header.commit_time);
+            let found = headers(&slab).find(|header| counted(header) >= at);
             if let Some(header) = found {
                 return Ok(header.base_offset.max(self.log_start()));
             }
@@ -211,7 +212,8 @@ impl<D: Disk> PartitionLog<D> {
                 let found = scan(&file, whole.nonce, whole.data_start, whole.bytes).await?;
                 let interval = self.state.borrow().options.index_interval_bytes;
                 let kept = kept_of(whole.base, whole.end, &found);
-                Rc::new(index_of(&kept, interval))
+                let eras = self.state.borrow().eras.clone();
+                Rc::new(index_of(&kept, interval).counted(&eras))
             }
         };
         let loaded = Loaded { file, index };

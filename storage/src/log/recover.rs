@@ -7,6 +7,7 @@ use std::collections::VecDeque;
 use std::rc::Rc;
 
 use bytes::Bytes;
+use tailwater_wire::batch::header::BatchKind;
 use tailwater_wire::batch::view::BatchView;
 use tailwater_wire::ids::{CommitTime, Lineage, Offset};
 use tailwater_wire::meta::Durability;
@@ -47,6 +48,7 @@ impl<D: Disk> Opener<'_, D> {
                 version: u16::from(version),
             });
         }
+        let eras = header.eras.clone();
         let plan = plan(base, header.proved_through, header.data_start(), &found).map_err(|_| {
             OpenError::Inconsistent {
                 path: path.clone(),
@@ -60,7 +62,11 @@ impl<D: Disk> Opener<'_, D> {
         self.report.quarantined.extend(holes);
         self.report.dropped_batches = plan.dropped;
         let (proved, unproved) = plan.kept.split_at(plan.kept_proved);
-        replay(&mut dedup, proved, plan.proved_through);
+        let opens = found
+            .found
+            .iter()
+            .filter(|f| f.header.kind == BatchKind::Frontier);
+        replay(&mut dedup, proved, opens, plan.proved_through);
         let index = index_of(proved, self.options.index_interval_bytes);
         // A segment is prepared in whole blocks before it has its name: one of another length was cut since, and how much
         // was in it nobody knows. Offsets that were handed out may be used again (SPEC.md D12).
@@ -96,6 +102,7 @@ impl<D: Disk> Opener<'_, D> {
                 stated: plan.proved_through,
                 flushed_commit_time: proved_commit_time,
                 last_commit_time,
+                eras,
             },
             Verdict::Rewrite => {
                 self.report.cut_at = Some(plan.next_offset);
@@ -117,9 +124,10 @@ impl<D: Disk> Opener<'_, D> {
                     lineage,
                     commit_time_floor: proved_commit_time,
                     nonce,
+                    eras: eras.clone(),
                 };
                 let active = self.begin(new, &dedup, &copied).await?;
-                replay(&mut dedup, unproved, plan.next_offset);
+                replay(&mut dedup, unproved, std::iter::empty(), plan.next_offset);
                 let moved = moved(unproved, active.header.data_start());
                 let index = index_of(&moved, self.options.index_interval_bytes);
                 let flushed_times = unproved.iter().map(|f| f.header.commit_time);
@@ -134,6 +142,7 @@ impl<D: Disk> Opener<'_, D> {
                         .unwrap_or(proved_commit_time)
                         .max(proved_commit_time),
                     last_commit_time,
+                    eras,
                 }
             }
         };
@@ -268,10 +277,23 @@ fn moved(batches: &[Found], data_start: u64) -> Vec<Found> {
     moved
 }
 
-/// Tells the dedup table of batches that were read back.
-fn replay(dedup: &mut DedupTable, batches: &[Found], flushed: Offset) {
+/// Tells the dedup table of batches and of opened producers that were read back, in the order in which they lie in the
+/// file: it lets go of the least recently used, as it did when they were written.
+fn replay<'a>(
+    dedup: &mut DedupTable,
+    batches: &[Found],
+    opens: impl Iterator<Item = &'a Found>,
+    flushed: Offset,
+) {
+    let mut opens = opens.peekable();
     for found in batches {
+        while let Some(open) = opens.next_if(|open| open.position < found.position) {
+            dedup.reopened(open.header.writer, open.header.commit_time);
+        }
         dedup.appended(&appended_batch(&found.header, found.origin));
+    }
+    for open in opens {
+        dedup.reopened(open.header.writer, open.header.commit_time);
     }
     dedup.flushed(flushed);
 }

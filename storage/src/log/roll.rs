@@ -6,12 +6,15 @@ use tailwater_wire::ids::CommitTime;
 
 use crate::disk::device::{Disk, DiskResult};
 use crate::disk::latch::LatchStep;
+use crate::eras::{Era, Eras};
 use crate::error::{CommitError, is_full};
 use crate::layout;
 use crate::log::PartitionLog;
+use crate::log::era::EndEraError;
 use crate::log::segments::Sealed;
 use crate::segment::appender::{BeginError, Prepared, begin, chunk_len, prepare};
 use crate::segment::format::{SegmentHeader, data_start};
+use crate::segment::index::IndexedSegment;
 
 /// Segments up to this size are made ready at full speed.
 const HURRY_BYTES: u64 = 8 << 20;
@@ -121,6 +124,24 @@ impl<D: Disk> PartitionLog<D> {
     /// Begins a segment with room for `bytes` at least. Everything in the old one is flushed: no round is under way.
     /// When the disk is full, what is pending is taken back and its waiters are told.
     pub(super) async fn roll(&self, bytes: u64, now: CommitTime) -> Result<(), CommitError> {
+        self.roll_with(bytes, now, None).await
+    }
+
+    /// Begins a segment that ends the era of everything before it. Nothing is pending.
+    pub(super) async fn roll_to_era(&self, now: CommitTime) -> Result<(), EndEraError> {
+        let eras = {
+            let state = self.state.borrow();
+            assert!(state.pending.is_empty() && state.flushed == state.next_offset);
+            let era = Era {
+                below: state.flushed,
+                end: now,
+            };
+            state.eras.and(era)?
+        };
+        Ok(self.roll_with(0, now, Some(eras)).await?)
+    }
+
+    async fn roll_with(&self, bytes: u64, now: CommitTime, ended: Option<Eras>) -> Result<(), CommitError> {
         let (ready, capacity) = {
             let mut state = self.state.borrow_mut();
             assert!(!state.in_round && state.written == state.flushed);
@@ -130,7 +151,9 @@ impl<D: Disk> PartitionLog<D> {
             (state.prepared.take(), capacity)
         };
         let guard = self.unless_abandoned(&self.dir);
-        let begun = self.begin_next(ready, capacity, chunk_len(bytes), now).await;
+        let begun = self
+            .begin_next(ready, capacity, chunk_len(bytes), now, ended)
+            .await;
         guard.end();
         self.end_round();
         if let Err(CommitError::DiskFull) = begun {
@@ -146,8 +169,9 @@ impl<D: Disk> PartitionLog<D> {
         capacity: u64,
         room: u64,
         now: CommitTime,
+        ended: Option<Eras>,
     ) -> Result<(), CommitError> {
-        let (header, checkpoint) = self.next_header(now);
+        let (header, checkpoint) = self.next_header(now, ended.as_ref());
         let capacity = capacity.max(data_start(checkpoint.len()) + room);
         let prepared = match ready {
             Some(prepared) => prepared,
@@ -171,6 +195,9 @@ impl<D: Disk> PartitionLog<D> {
             }
         })?;
         let mut state = self.state.borrow_mut();
+        if let Some(eras) = ended {
+            state.adopt(eras);
+        }
         let (last, interval) = (state.flushed_commit_time, state.options.index_interval_bytes);
         state.full = false;
         state.stated = state.flushed;
@@ -180,8 +207,9 @@ impl<D: Disk> PartitionLog<D> {
         Ok(())
     }
 
-    fn next_header(&self, now: CommitTime) -> (SegmentHeader, Vec<u8>) {
+    fn next_header(&self, now: CommitTime, ended: Option<&Eras>) -> (SegmentHeader, Vec<u8>) {
         let state = self.state.borrow();
+        let eras = ended.unwrap_or(&state.eras);
         let checkpoint = state.dedup.checkpoint();
         let active = &state.segments.active.header;
         let header = SegmentHeader {
@@ -193,13 +221,15 @@ impl<D: Disk> PartitionLog<D> {
             nonce: (self.random)(),
             proved_through: state.flushed,
             created_at: now,
-            commit_time_floor: state.flushed_commit_time,
+            commit_time_floor: eras.counted_below(state.flushed, state.flushed_commit_time),
             previous_base: if active.base_offset < state.flushed {
                 Some(active.base_offset)
             } else {
                 active.previous_base
             },
             owner_epoch: state.options.owner_epoch,
+            // What retention has removed needs no era any more.
+            eras: eras.reaching(state.segments.log_start()),
         };
         (header, checkpoint)
     }
@@ -212,6 +242,12 @@ impl<D: Disk> PartitionLog<D> {
         let path = self.dir.join(layout::index_name(segment.base));
         let bytes = self.disk.read_small(&path).await.ok()??;
         let (of, index) = crate::segment::index::SparseIndex::decode(&bytes).ok()?;
-        (of == segment.indexed()).then(|| Rc::new(index))
+        // It may have been written before the era of its segment ended.
+        let eras = self.state.borrow().eras.clone();
+        let of = IndexedSegment {
+            last_commit_time: eras.counted_below(of.end, of.last_commit_time),
+            ..of
+        };
+        (of == segment.indexed()).then(|| Rc::new(index.counted(&eras)))
     }
 }

@@ -3,7 +3,7 @@
 use std::rc::Rc;
 use std::time::Duration;
 
-use tailwater_wire::ids::CommitTime;
+use tailwater_wire::ids::{CommitTime, Offset};
 
 use crate::disk::device::{Disk, DiskError, DiskResult, File, FlushScope, WriteOp};
 use crate::disk::flush_watch::FlushWatch;
@@ -197,6 +197,9 @@ impl<D: Disk> PartitionLog<D> {
         };
         self.committed.reached(high_water_mark);
         self.flushed.reached(flushed);
+        if let Some(number) = taken.opened {
+            self.opened.reached(Offset(number));
+        }
         self.end_round();
     }
 

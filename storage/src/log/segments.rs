@@ -9,6 +9,7 @@ use std::rc::Rc;
 
 use tailwater_wire::ids::{CommitTime, Offset};
 
+use crate::eras::Eras;
 use crate::retention::SealedSegment;
 use crate::segment::appender::Active;
 use crate::segment::index::{IndexEntry, IndexedSegment, SparseIndex};
@@ -174,6 +175,17 @@ impl<F: Clone> Segments<F> {
             self.loaded.push_back(old.header.base_offset);
             self.unload_surplus();
         }
+    }
+
+    /// An era has ended: the commit times of everything in it change to what they count as.
+    pub(crate) fn recount(&mut self, eras: &Eras) {
+        for segment in &mut self.sealed {
+            segment.last_commit_time = eras.counted_below(segment.end, segment.last_commit_time);
+            if let Some(loaded) = &mut segment.loaded {
+                loaded.index = Rc::new(SparseIndex::clone(&loaded.index).counted(eras));
+            }
+        }
+        self.index = Rc::new(SparseIndex::clone(&self.index).counted(eras));
     }
 
     /// What retention judges.

@@ -15,17 +15,20 @@ use std::collections::VecDeque;
 use std::rc::Rc;
 
 use tailwater_wire::batch::builder::frontier_batch;
-use tailwater_wire::batch::header::{BatchHeader, BatchKind};
+use tailwater_wire::batch::header::{BatchHeader, BatchKind, HEADER_BYTES};
 use tailwater_wire::ids::{CommitTime, Delay, Lineage, Offset, Writer};
+use tailwater_wire::message::ProducerKey;
 use tailwater_wire::meta::Durability;
 
 use bytes::Bytes;
 
 use crate::dedup::table::DedupTable;
-use crate::dedup::verdict::{AppendedBatch, OriginMark, Verdict};
+use crate::dedup::verdict::{AppendedBatch, Opened, OriginMark, Verdict};
 use crate::disk::latch::Latch;
-use crate::error::AppendError;
+use crate::eras::Eras;
+use crate::error::{AppendError, ProducerError};
 use crate::group_commit::{Take, take};
+use crate::log::opens::{OPENS_WAITING_MAX, Opens};
 use crate::log::options::{Appended, LogOptions};
 use crate::log::segments::Segments;
 use crate::segment::appender::{ChunkStamp, Prepared, Stamped, chunk_len};
@@ -46,6 +49,10 @@ pub(crate) struct LogState<F> {
     pub(crate) flushed: Offset,
     /// Every later batch gets at least this commit time.
     pub(crate) last_commit_time: CommitTime,
+    /// The eras that have ended: what lies in them counts as they say. No offset at or above `flushed` is in one.
+    pub(crate) eras: Rc<Eras>,
+    /// An era is being ended: nothing is appended.
+    pub(crate) ending_era: bool,
     /// The last commit time below `flushed`.
     pub(crate) flushed_commit_time: CommitTime,
     /// The highest frontier that something flushed states: what recovery would take for D.
@@ -54,6 +61,8 @@ pub(crate) struct LogState<F> {
     pub(crate) active_at: CommitTime,
     pub(crate) pending: VecDeque<Stamped>,
     pub(crate) pending_bytes: u64,
+    /// Producers that were opened and are not on the disk; a round takes them before batches, and alone.
+    pub(crate) opens: Opens,
     pub(crate) frontier_wanted: bool,
     /// A round has taken something and has not ended.
     pub(crate) in_round: bool,
@@ -77,6 +86,8 @@ pub(crate) struct Taken {
     pub(crate) end: Offset,
     pub(crate) records: u64,
     pub(crate) bytes: u64,
+    /// The number of the last open that it writes down.
+    pub(crate) opened: Option<u64>,
 }
 
 impl<F: Clone> LogState<F> {
@@ -132,6 +143,9 @@ impl<F: Clone> LogState<F> {
             }
             Verdict::UnknownProducer => return Err(AppendError::UnknownProducer),
         }
+        if self.ending_era {
+            return Err(AppendError::Busy);
+        }
         let len = bytes.len() as u64;
         if self.pending_bytes > 0 && self.pending_bytes + len > self.options.pending_bytes_max {
             return Err(AppendError::Busy);
@@ -176,12 +190,45 @@ impl<F: Clone> LogState<F> {
         appended
     }
 
+    /// Begins or resumes a producer. The number is to be waited for, when there is one: the open is not on the disk.
+    pub(crate) fn open_producer(
+        &mut self,
+        key: &ProducerKey,
+        now: CommitTime,
+    ) -> Result<(Opened, Option<u64>), ProducerError> {
+        if !self.dedup.is_known(key) {
+            if self.closed {
+                return Err(AppendError::Closed.into());
+            }
+            self.latch.check().map_err(AppendError::from)?;
+            if self.opens.waiting() >= OPENS_WAITING_MAX {
+                return Err(AppendError::Busy.into());
+            }
+            let wanted = ((self.opens.waiting() + 1) * HEADER_BYTES) as u64;
+            if self.full && chunk_len(wanted) > self.segments.active.room() {
+                return Err(AppendError::DiskFull.into());
+            }
+        }
+        let opened = self.dedup.open(key, now)?;
+        let number = match opened.is_new {
+            true => Some(self.opens.note(opened.writer, now.max(self.last_commit_time))),
+            false => self.opens.number_of(opened.writer),
+        };
+        Ok((opened, number))
+    }
+
     /// What the next round would do.
     pub(crate) fn next_take(&self) -> Take {
         if self.in_round || !self.latch.is_open() {
             return Take::Nothing;
         }
         let room = self.segments.active.room();
+        if self.opens.waiting() > 0 {
+            return take(
+                std::iter::repeat_n(HEADER_BYTES as u64, self.opens.waiting()),
+                room,
+            );
+        }
         if self.pending.is_empty() && self.frontier_wanted && self.stated < self.flushed {
             let bytes = frontier_batch().len() as u64;
             return take(std::iter::once(bytes), room);
@@ -194,12 +241,19 @@ impl<F: Clone> LogState<F> {
         let Take::Batches { count, bytes } = self.next_take() else {
             return None;
         };
-        if self.pending.is_empty() {
-            self.push_frontier_batch();
+        let mut opened = None;
+        let batches: Vec<Stamped> = if self.opens.waiting() > 0 {
+            let (writers, number) = self.opens.take(count);
+            opened = Some(number);
+            let batch = |(writer, at)| self.frontier(self.written, at, writer);
+            writers.into_iter().map(batch).collect()
+        } else if self.pending.is_empty() {
+            self.frontier_wanted = false;
+            vec![self.frontier(self.next_offset, self.last_commit_time, Writer::Anonymous)]
         } else {
             self.pending_bytes -= bytes;
-        }
-        let batches: Vec<Stamped> = self.pending.drain(..count).collect();
+            self.pending.drain(..count).collect()
+        };
         let active = &mut self.segments.active;
         let position = active.position;
         active.position += chunk_len(bytes);
@@ -218,23 +272,25 @@ impl<F: Clone> LogState<F> {
                 nonce: active.header.nonce,
             },
             bytes,
+            opened,
         })
     }
 
-    fn push_frontier_batch(&mut self) {
-        self.frontier_wanted = false;
+    /// A batch without records: proof of the frontier, and of a producer that was opened if it names one.
+    fn frontier(&self, base_offset: Offset, commit_time: CommitTime, writer: Writer) -> Stamped {
         let bytes = frontier_batch();
         let header = BatchHeader::decode(&bytes).expect("our own frontier batch is sound");
-        self.pending.push_back(Stamped {
+        Stamped {
             bytes,
             header: BatchHeader {
-                base_offset: self.next_offset,
-                commit_time: self.last_commit_time,
+                base_offset,
+                commit_time,
                 lineage: self.lineage,
                 owner_epoch: self.options.owner_epoch,
+                writer,
                 ..header
             },
-        });
+        }
     }
 
     /// The round's write completed: readers of a `written` topic may see it, unless this is the first after a frontier.
@@ -265,7 +321,13 @@ impl<F: Clone> LogState<F> {
         self.stated = self.stated.max(taken.stamp.durable_through);
         self.tail_is_open = taken.records > 0;
         if let Some(last) = taken.batches.last() {
-            self.flushed_commit_time = last.header.commit_time;
+            // Opens go first, with a later time than what was appended before them.
+            if taken.records > 0 {
+                self.flushed_commit_time = last.header.commit_time;
+            }
+        }
+        if let Some(number) = taken.opened {
+            self.opens.flushed(number);
         }
         self.dedup.flushed(taken.end);
     }
@@ -284,6 +346,15 @@ impl<F: Clone> LogState<F> {
             && now >= self.active_at.plus(idle)
     }
 
+    /// An era has ended with what is flushed, which is everything: times are counted as the eras say from now on.
+    pub(crate) fn adopt(&mut self, eras: Eras) {
+        assert!(self.pending.is_empty() && self.flushed == self.next_offset);
+        self.flushed_commit_time = eras.counted_below(self.flushed, self.flushed_commit_time);
+        self.last_commit_time = eras.counted_below(self.flushed, self.last_commit_time);
+        self.segments.recount(&eras);
+        self.eras = Rc::new(eras);
+    }
+
     /// Takes back what is pending, of which nothing was written: its offsets were never seen by anyone, and its
     /// writers are as if it had never been sent.
     ///
@@ -296,6 +367,9 @@ impl<F: Clone> LogState<F> {
         self.next_offset = self.flushed;
         // A checkpoint holds what was flushed, and nothing else.
         self.dedup = DedupTable::restore(&self.dedup.checkpoint()).expect("our own checkpoint is sound");
+        for writer in self.opens.take_back() {
+            self.dedup.forget_unwritten(writer);
+        }
     }
 }
 

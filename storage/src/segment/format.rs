@@ -18,7 +18,10 @@
 //!   72  commit time floor, ns   u64                   |
 //!   80  previous segment's base u64 (!0 when none)    | What follows the last chunk are the zeros that the
 //!   88  owner epoch             u64                   | segment was prepared with.
-//!   96  zeros                                         |
+//!   96  eras                    u32, version 2       |
+//!  100  zero                    u32                   |
+//!  104  each: below, offset     u64; end, ns u64      |
+//!       zeros                                         |
 //! 4092  crc32c of bytes 0..4092                       |
 //! ```
 //!
@@ -28,7 +31,8 @@
 //! an earlier one, before the file got its name. The commit time floor is the last commit time below the base, so that
 //! commit times cannot go back when all earlier segments are gone; it is also the last commit time of the previous
 //! segment, which is how retention and `find_time` judge a sealed segment without opening it. The previous segment's
-//! base makes a missing segment visible.
+//! base makes a missing segment visible. Eras (see [`crate::eras`]) stand in version 2 alone, which is written only
+//! where there are any; the commit time floor counts as they say.
 
 use tailwater_wire::checksum::crc;
 use tailwater_wire::ids::{CommitTime, Incarnation, Lineage, Offset, OwnerEpoch, PartitionId};
@@ -36,21 +40,28 @@ use tailwater_wire::limits::{CHILDREN_MAX, PARTITIONS_MAX};
 
 use crate::dedup::checkpoint::checkpoint_bytes_max;
 use crate::disk::device::BLOCK;
+use crate::eras::{ERAS_MAX, Era, Eras};
 
 /// The first four bytes of every segment.
 pub const SEGMENT_MAGIC: u32 = u32::from_le_bytes(*b"TWSG");
 /// The first four bytes of every checkpoint block.
 pub const CHECKPOINT_MAGIC: u32 = u32::from_le_bytes(*b"TWCK");
-/// The one version of the segment format that this code writes, and the newest that it reads.
-pub const SEGMENT_VERSION: u16 = 1;
+/// The newest version of the segment format that this code writes and reads: that of a segment whose log has eras.
+pub const SEGMENT_VERSION: u16 = 2;
+/// The version of a segment whose log has no eras.
+const VERSION_WITHOUT_ERAS: u16 = 1;
 
 const CRC_AT: usize = BLOCK - 4;
 const PAYLOAD_AT: usize = 20;
 const PAYLOAD_BYTES: usize = CRC_AT - PAYLOAD_AT;
 const NO_PREVIOUS: u64 = u64::MAX;
+const ERAS_AT: usize = 96;
+const ERA_BYTES: usize = 16;
+const FIRST_ERA_AT: usize = ERAS_AT + 8;
 /// The longest checkpoint that is believed; far more than what the most links and producers need.
 pub const CHECKPOINT_BYTES_MAX: usize = 64 << 20;
 
+const _: () = assert!(FIRST_ERA_AT + ERAS_MAX * ERA_BYTES <= CRC_AT);
 const _: () = assert!(checkpoint_bytes_max(4 * CHILDREN_MAX) <= CHECKPOINT_BYTES_MAX);
 
 /// A decoded header block; see the module for the layout.
@@ -78,6 +89,8 @@ pub struct SegmentHeader {
     pub previous_base: Option<Offset>,
     /// The ownership under which it was begun.
     pub owner_epoch: OwnerEpoch,
+    /// The eras of the log that had ended when it was begun. None reaches above `base_offset`.
+    pub eras: Eras,
 }
 
 /// Why a header block or checkpoint block cannot be used.
@@ -116,7 +129,12 @@ impl SegmentHeader {
         let (head, chain) = out.split_at_mut(BLOCK);
         let blocks = 1 + (chain.len() / BLOCK) as u32;
         head[0..4].copy_from_slice(&SEGMENT_MAGIC.to_le_bytes());
-        head[4..6].copy_from_slice(&SEGMENT_VERSION.to_le_bytes());
+        let version = if self.eras.list().is_empty() {
+            VERSION_WITHOUT_ERAS
+        } else {
+            SEGMENT_VERSION
+        };
+        head[4..6].copy_from_slice(&version.to_le_bytes());
         head[8..12].copy_from_slice(&blocks.to_le_bytes());
         head[12..16].copy_from_slice(&self.checkpoint_bytes.to_le_bytes());
         head[16..24].copy_from_slice(&self.incarnation.0);
@@ -130,6 +148,12 @@ impl SegmentHeader {
         let previous = self.previous_base.map_or(NO_PREVIOUS, |base| base.0);
         head[80..88].copy_from_slice(&previous.to_le_bytes());
         head[88..96].copy_from_slice(&self.owner_epoch.0.to_le_bytes());
+        let eras = self.eras.list();
+        head[ERAS_AT..ERAS_AT + 4].copy_from_slice(&(eras.len() as u32).to_le_bytes());
+        for (era, out) in eras.iter().zip(head[FIRST_ERA_AT..].chunks_exact_mut(ERA_BYTES)) {
+            out[..8].copy_from_slice(&era.below.0.to_le_bytes());
+            out[8..].copy_from_slice(&era.end.0.to_le_bytes());
+        }
         seal(head);
         let parts = checkpoint.chunks(PAYLOAD_BYTES);
         for ((number, part), block) in (1u32..).zip(parts).zip(chain.chunks_exact_mut(BLOCK)) {
@@ -161,6 +185,8 @@ impl SegmentHeader {
         if version > SEGMENT_VERSION {
             return Err(FormatError::NewerVersion(version));
         }
+        let eras = decode_eras(head, version)?;
+        let eras_end = FIRST_ERA_AT + eras.list().len() * ERA_BYTES;
         let header = SegmentHeader {
             checkpoint_bytes: u32_at(head, 12),
             incarnation: Incarnation(bytes_at(head, 16)),
@@ -173,9 +199,15 @@ impl SegmentHeader {
             commit_time_floor: CommitTime(u64_at(head, 72)),
             previous_base: Some(Offset(u64_at(head, 80))).filter(|base| base.0 != NO_PREVIOUS),
             owner_epoch: OwnerEpoch(u64_at(head, 88)),
+            eras,
         };
-        let zeros = [&head[6..8], &head[28..32], &head[96..CRC_AT]];
-        if version != SEGMENT_VERSION || zeros.iter().any(|part| part.iter().any(|&b| b != 0)) {
+        let zeros = [
+            &head[6..8],
+            &head[28..32],
+            &head[100..104],
+            &head[eras_end..CRC_AT],
+        ];
+        if zeros.iter().any(|part| part.iter().any(|&b| b != 0)) {
             return Err(FormatError::Corrupt("unknown fields"));
         }
         if header.checkpoint_bytes as usize > CHECKPOINT_BYTES_MAX
@@ -192,6 +224,14 @@ impl SegmentHeader {
                 .is_some_and(|base| base >= header.base_offset)
         {
             return Err(FormatError::Corrupt("offsets that contradict each other"));
+        }
+        if header
+            .eras
+            .list()
+            .iter()
+            .any(|era| era.below > header.base_offset)
+        {
+            return Err(FormatError::Corrupt("an era that has not ended"));
         }
         Ok(header)
     }
@@ -222,6 +262,22 @@ impl SegmentHeader {
         }
         Ok(checkpoint)
     }
+}
+
+/// Version 2 has one era at least, and version 1 none.
+fn decode_eras(head: &[u8; BLOCK], version: u16) -> Result<Eras, FormatError> {
+    let count = u32_at(head, ERAS_AT) as usize;
+    if !(VERSION_WITHOUT_ERAS..=SEGMENT_VERSION).contains(&version)
+        || (version == VERSION_WITHOUT_ERAS) != (count == 0)
+        || count > ERAS_MAX
+    {
+        return Err(FormatError::Corrupt("unknown fields"));
+    }
+    let era = |n: usize| Era {
+        below: Offset(u64_at(head, FIRST_ERA_AT + n * ERA_BYTES)),
+        end: CommitTime(u64_at(head, FIRST_ERA_AT + n * ERA_BYTES + 8)),
+    };
+    Eras::of((0..count).map(era).collect()).ok_or(FormatError::Corrupt("eras that do not rise"))
 }
 
 fn seal(block: &mut [u8]) {
@@ -262,6 +318,7 @@ mod tests {
             commit_time_floor: CommitTime(1_699_999_999_000_000_000),
             previous_base: Some(Offset(0x0102)),
             owner_epoch: OwnerEpoch(9),
+            eras: Eras::default(),
         }
     }
 
@@ -311,11 +368,45 @@ mod tests {
     }
 
     #[test]
+    fn eras_make_the_second_version_and_come_back() {
+        let era = |below, end| Era {
+            below: Offset(below),
+            end: CommitTime(end),
+        };
+        let eras = Eras::of(vec![era(7, 70), era(0x0102_0304, 9)]).expect("rising");
+        let header = SegmentHeader { eras, ..header(0) };
+        let bytes = encoded(&header, &[]);
+        assert_eq!(bytes[4], 2, "a program that knows no eras refuses it");
+        assert_eq!(SegmentHeader::decode(&bytes).unwrap(), header);
+        for (at, value, why) in [
+            (96, 0, "unknown fields"),
+            (96, 255, "unknown fields"),
+            (96, 1, "unknown fields"),
+            (104, 0xFF, "eras that do not rise"),
+            (124, 0xFF, "an era that has not ended"),
+            (4, 1, "unknown fields"),
+            (4, 0, "unknown fields"),
+        ] {
+            let mut bytes = bytes.clone();
+            bytes[at] = value;
+            if at == 104 {
+                bytes[108] = value;
+            }
+            seal(&mut bytes[..BLOCK]);
+            assert_eq!(
+                SegmentHeader::decode(&bytes),
+                Err(FormatError::Corrupt(why)),
+                "{at}"
+            );
+        }
+    }
+
+    #[test]
     fn a_newer_version_is_told_from_damage() {
         let mut bytes = encoded(&header(0), &[]);
-        bytes[4] = 2;
+        bytes[4] = 3;
         seal(&mut bytes[..BLOCK]);
-        assert_eq!(SegmentHeader::decode(&bytes), Err(FormatError::NewerVersion(2)));
+        assert_eq!(SegmentHeader::decode(&bytes), Err(FormatError::NewerVersion(3)));
         bytes[100] = 1;
         assert_eq!(
             SegmentHeader::decode(&bytes),

@@ -18,6 +18,8 @@
 use tailwater_wire::checksum::crc;
 use tailwater_wire::ids::{CommitTime, Offset};
 
+use crate::eras::Eras;
+
 /// The first four bytes of an index file.
 pub const INDEX_MAGIC: u32 = u32::from_le_bytes(*b"TWIX");
 /// The one version that this code writes, and the newest that it reads.
@@ -97,6 +99,15 @@ impl SparseIndex {
     pub fn before(&self, time: CommitTime) -> Option<IndexEntry> {
         let from = self.entries.partition_point(|entry| entry.commit_time < time);
         self.entries[..from].last().copied()
+    }
+
+    /// The same index, with commit times as a log's eras count them.
+    #[must_use]
+    pub fn counted(mut self, eras: &Eras) -> SparseIndex {
+        for entry in &mut self.entries {
+            entry.commit_time = eras.counted(entry.offset, entry.commit_time);
+        }
+        self
     }
 
     /// The entries, by offset.

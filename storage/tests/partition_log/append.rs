@@ -2,8 +2,9 @@
 
 use futures_lite::future::{block_on, poll_once};
 use proptest::prelude::*;
-use tailwater_storage::disk::memory::MemoryDisk;
-use tailwater_storage::error::{AppendError, ReadError};
+use tailwater_storage::disk::device::DiskErrorKind;
+use tailwater_storage::disk::memory::{CrashPlan, MemoryDisk, OpKind};
+use tailwater_storage::error::{AppendError, CommitError, ProducerError, ReadError};
 use tailwater_storage::log::options::LogOptions;
 use tailwater_storage::log::round::commit_round;
 use tailwater_storage::proof::Accounted;
@@ -11,6 +12,8 @@ use tailwater_storage::slab::ReadLimits;
 use tailwater_storage::tail_cache::TailCache;
 use tailwater_wire::batch::view::{BatchIter, BatchView};
 use tailwater_wire::ids::{Epoch, Offset, OriginId, PartitionId, Writer};
+use tailwater_wire::limits::PRODUCERS_PER_PARTITION;
+use tailwater_wire::message::ProducerKey;
 use tailwater_wire::meta::{Durability, Retention};
 
 use crate::support::*;
@@ -296,6 +299,7 @@ fn a_retried_batch_is_appended_once() {
     let disk = MemoryDisk::new(1);
     let (log, _) = open(&disk);
     let writer = Writer::Random([7; 16]);
+    open_random(&log, &disk, [7; 16]);
     let (first, second) = (batch_of(writer, 0, 0, 3, 10), batch_of(writer, 3, 3, 2, 10));
     let original = try_append(&log, &first, 1).unwrap();
     let repeat = try_append(&log, &first, 2).unwrap();
@@ -332,10 +336,116 @@ fn a_retried_batch_is_appended_once() {
 }
 
 #[test]
+fn an_open_is_answered_when_a_crash_cannot_take_it_back() {
+    for plan in [CrashPlan::LoseAll, CrashPlan::KeepAll] {
+        let disk = MemoryDisk::new(1);
+        let (log, _) = open(&disk);
+        let key = ProducerKey::Random([7; 16]);
+        let first = batch_of(Writer::Random([7; 16]), 0, 0, 2, 10);
+        let unknown = try_append(&log, &first, 1);
+        assert!(matches!(unknown, Err(AppendError::UnknownProducer)));
+        // Batches of others wait already, and are not overtaken in the log.
+        let waiting = log.committed(try_append(&log, &batch(0, 3, 10), 1).unwrap().end);
+        let (opened, known) = log.open_producer(&key, at(2)).unwrap();
+        let (again, known_again) = log.open_producer(&key, at(2)).unwrap();
+        assert!(opened.is_new && !again.is_new && log.needs_round());
+        let (mut known, mut known_again) = (Box::pin(known), Box::pin(known_again));
+        assert!(
+            block_on(poll_once(&mut known)).is_none(),
+            "nothing is on the disk"
+        );
+        round(&log, &disk, 2);
+        assert!(block_on(poll_once(&mut known)).unwrap().is_ok());
+        assert!(block_on(poll_once(&mut known_again)).unwrap().is_ok());
+        drop(log);
+        // A crash before the first batch, which is then sent again; and one after it.
+        let disk = disk.crash(plan);
+        drop(waiting);
+        let (log, _) = open(&disk);
+        assert_eq!(log.next_offset(), Offset(0));
+        assert!(!try_append(&log, &first, 3).unwrap().duplicate);
+        round(&log, &disk, 3);
+        drop(log);
+        let (log, _) = open(&disk.crash(plan));
+        assert!(try_append(&log, &first, 3).unwrap().duplicate);
+        let (opened, _) = log.open_producer(&key, at(4)).unwrap();
+        assert_eq!((opened.last_sequence, opened.is_new), (2, false));
+    }
+}
+
+#[test]
+fn a_producer_that_was_let_go_is_unknown_before_and_after_a_crash() {
+    let disk = MemoryDisk::new(1);
+    let (log, _) = open(&disk);
+    let (old, kept) = (Writer::Random([7; 16]), Writer::Random([8; 16]));
+    for id in [[7; 16], [8; 16]] {
+        open_random(&log, &disk, id);
+        try_append(&log, &batch_of(Writer::Random(id), 0, 0, 1, 10), 1).unwrap();
+        round(&log, &disk, 1);
+    }
+    // 9,999 others: the oldest goes, and the other one stays.
+    let mut refused = 0;
+    for n in 0..PRODUCERS_PER_PARTITION as u64 - 1 {
+        let mut id = [0; 16];
+        id[..8].copy_from_slice(&n.to_le_bytes());
+        while let Err(error) = log.open_producer(&ProducerKey::Random(id), at(2)) {
+            assert!(
+                matches!(error, ProducerError::Refused(AppendError::Busy)),
+                "{error}"
+            );
+            refused += 1;
+            round(&log, &disk, 2);
+        }
+    }
+    assert!(refused > 0, "opens that wait are bounded");
+    while log.needs_round() {
+        round(&log, &disk, 2);
+    }
+    let check = |log: &Log| {
+        for previous in [0, 1] {
+            let retry = try_append(log, &batch_of(old, previous, previous, 1, 10), 3);
+            assert!(matches!(retry, Err(AppendError::UnknownProducer)), "{retry:?}");
+        }
+        assert!(
+            try_append(log, &batch_of(kept, 0, 0, 1, 10), 3)
+                .unwrap()
+                .duplicate
+        );
+    };
+    check(&log);
+    drop(log);
+    let disk = disk.crash(CrashPlan::LoseAll);
+    let (log, _) = open(&disk);
+    check(&log);
+    for _ in 0..20 {
+        commit(&log, &disk, 1, 20_000, 4);
+    }
+    drop(log);
+    check(&open(&disk.crash(CrashPlan::LoseAll)).0);
+}
+
+#[test]
+fn an_open_that_found_no_room_or_no_disk_has_not_happened() {
+    let disk = MemoryDisk::new(1);
+    let (log, _) = open(&disk);
+    let key = ProducerKey::Named("feed".to_owned());
+    disk.fail_next(OpKind::Sync, "", DiskErrorKind::Io, 1);
+    let (_, known) = log.open_producer(&key, at(1)).unwrap();
+    round(&log, &disk, 1);
+    assert!(matches!(block_on(known), Err(CommitError::OutcomeUnknown(_))));
+    let refused = log.open_producer(&ProducerKey::Random([1; 16]), at(1));
+    assert!(matches!(
+        refused.err(),
+        Some(ProducerError::Refused(AppendError::Latched(_)))
+    ));
+}
+
+#[test]
 fn dedup_survives_rolls_and_retention() {
     let disk = MemoryDisk::new(1);
     let (log, _) = open(&disk);
     let writer = Writer::Random([7; 16]);
+    open_random(&log, &disk, [7; 16]);
     try_append(&log, &batch_of(writer, 0, 0, 1, 10), 1).unwrap();
     round(&log, &disk, 1);
     for _ in 0..20 {

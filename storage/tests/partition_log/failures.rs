@@ -90,6 +90,7 @@ fn a_duplicate_fails_with_its_original() {
     let disk = MemoryDisk::new(1);
     let (log, _) = open(&disk);
     let writer = tailwater_wire::ids::Writer::Random([3; 16]);
+    open_random(&log, &disk, [3; 16]);
     let bytes = batch_of(writer, 0, 0, 1, 10);
     let original = log.committed(try_append(&log, &bytes, 1).unwrap().end);
     let repeat = log.committed(try_append(&log, &bytes, 1).unwrap().end);
@@ -132,6 +133,7 @@ fn a_full_disk_takes_back_what_was_not_written() {
     let disk = MemoryDisk::new(1);
     let (log, _) = open(&disk);
     let writer = tailwater_wire::ids::Writer::Random([3; 16]);
+    open_random(&log, &disk, [3; 16]);
     try_append(&log, &batch_of(writer, 0, 0, 1, 10), 1).unwrap();
     round(&log, &disk, 1);
     let used: u64 = segments(&disk)
@@ -266,15 +268,15 @@ fn what_cannot_be_trusted_is_refused_and_left_alone() {
         |e| matches!(e, OpenError::CorruptHeader { .. }),
     );
     let newer = |d: &MemoryDisk, p: &Path| {
-        poke(d, p, 4, 2);
+        poke(d, p, 4, 3);
         seal_header(d, p);
     };
     check_refused("newer version", identity(), newer, |e| {
-        matches!(e, OpenError::NewerVersion { version: 2, .. })
+        matches!(e, OpenError::NewerVersion { version: 3, .. })
     });
     let newer_last = |d: &MemoryDisk, _: &Path| newer(d, segments(d).last().unwrap());
     check_refused("newer active segment", identity(), newer_last, |e| {
-        matches!(e, OpenError::NewerVersion { version: 2, .. })
+        matches!(e, OpenError::NewerVersion { version: 3, .. })
     });
     let checkpoint = |d: &MemoryDisk, _: &Path| assert!(d.flip(segments(d).last().unwrap(), 4096 + 30, 1));
     check_refused("rotten checkpoint", identity(), checkpoint, |e| {

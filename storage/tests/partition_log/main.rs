@@ -5,6 +5,7 @@ mod lying;
 mod support;
 
 mod append;
+mod era;
 mod failures;
 mod flushes;
 mod missing;

@@ -17,6 +17,7 @@ use tailwater_storage::tail_cache::TailCache;
 use tailwater_wire::batch::builder::{BatchBuilder, OriginStamp};
 use tailwater_wire::batch::view::{BatchIter, BatchView};
 use tailwater_wire::ids::{CommitTime, Incarnation, Offset, OriginId, PartitionId, Writer};
+use tailwater_wire::message::ProducerKey;
 use tailwater_wire::meta::Retention;
 use tailwater_wire::partitioner::Partitioner;
 use tailwater_wire::record::Record;
@@ -244,4 +245,12 @@ pub fn copy_batch(id: OriginId, previous: u64, end: u64) -> Bytes {
     builder
         .finish_copy(Writer::Origin(id), Offset(previous), stamp)
         .unwrap()
+}
+
+/// Lets a random producer be known, on the disk as well.
+pub fn open_random(log: &Log, disk: &MemoryDisk, id: [u8; 16]) {
+    let (opened, known) = log.open_producer(&ProducerKey::Random(id), at(1)).unwrap();
+    assert_eq!((opened.last_sequence, opened.is_new), (0, true));
+    round(log, disk, 1);
+    block_on(known).unwrap();
 }

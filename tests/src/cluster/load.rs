@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
 
 use bytes::Bytes;
 use tailwater_wire::client::config::ProducerOptions;
@@ -15,6 +16,8 @@ use tokio::task::JoinHandle;
 
 /// Keys that records are spread over.
 const KEYS: u64 = 1_009;
+/// A load with a rate looks at the time after so many records.
+const PACED_RECORDS: u64 = 50;
 /// A value's first bytes are its record's number.
 const NUMBER_BYTES: usize = 8;
 
@@ -87,6 +90,8 @@ pub struct LoadOptions {
     pub count: u64,
     /// Bytes of a value.
     pub value_bytes: usize,
+    /// Records a second at most; as fast as it goes without.
+    pub rate: Option<u64>,
     /// How it is sent.
     pub producer: ProducerOptions,
 }
@@ -103,7 +108,17 @@ impl LoadOptions {
             first,
             count,
             value_bytes: 100,
+            rate: None,
             producer,
+        }
+    }
+
+    /// At most so many records a second.
+    #[must_use]
+    pub fn at_rate(self, rate: u64) -> LoadOptions {
+        LoadOptions {
+            rate: Some(rate),
+            ..self
         }
     }
 }
@@ -129,11 +144,17 @@ impl Load {
         let stopped = Arc::clone(&stop);
         let feed = tokio::spawn(async move {
             let mut number = options.first;
+            let started = tokio::time::Instant::now();
             while number < options.first + options.count && !stopped.load(Ordering::Relaxed) {
                 let delivery = producer.send(record(number, options.value_bytes)).await;
                 let unheard = sent.send((number, delivery.expect("an open producer takes a record")));
                 unheard.expect("the account is kept");
                 number += 1;
+                let sent = number - options.first;
+                if let Some(rate) = options.rate.filter(|_| sent.is_multiple_of(PACED_RECORDS)) {
+                    tokio::time::sleep_until(started + Duration::from_nanos(sent * 1_000_000_000 / rate))
+                        .await;
+                }
             }
             number
         });
@@ -163,7 +184,7 @@ impl Load {
                 "the load ended at {} of {count}",
                 self.acknowledged()
             );
-            tokio::time::sleep(std::time::Duration::from_millis(2)).await;
+            tokio::time::sleep(Duration::from_millis(2)).await;
         }
     }
 

@@ -5,6 +5,7 @@
 //! fails.
 
 pub mod place;
+pub mod setup;
 pub mod node;
 pub mod cli;
 pub mod http;
@@ -13,5 +14,8 @@ pub mod load;
 pub mod reading;
 pub mod oracle;
 pub mod witness;
+pub mod rounds;
+pub mod mutual;
+pub mod storm;
 pub mod mount;
 pub mod block_device;

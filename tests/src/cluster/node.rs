@@ -19,6 +19,8 @@ use crate::cluster::{http, place};
 const READY_WITHIN: Duration = Duration::from_secs(30);
 /// How long a node may take to drain.
 const DRAINED_WITHIN: Duration = Duration::from_secs(30);
+/// Shards of a node at most: each listens on a port of its own, side by side.
+const SHARDS_MAX: u16 = 8;
 /// Lines of the node's log that a failed test shows.
 const LOG_LINES_SHOWN: usize = 120;
 
@@ -100,6 +102,11 @@ impl TestNode {
     pub fn listening_as(mut self, other: &TestNode) -> TestNode {
         self.listen = other.listen;
         self
+    }
+
+    /// Replaces its configuration file; in force after the next start.
+    pub fn configure(&mut self, config: &str) {
+        std::fs::write(&self.config, config).expect("a configuration file");
     }
 
     /// The data directory.
@@ -195,7 +202,7 @@ impl TestNode {
     }
 
     fn draw_ports(&mut self) {
-        self.listen.set_port(place::free_port());
+        self.listen.set_port(place::free_ports(SHARDS_MAX));
         self.admin.set_port(place::free_port());
     }
 
@@ -220,6 +227,13 @@ impl TestNode {
             let _gone = process.kill();
             process.wait().expect("our own child");
         }
+    }
+
+    /// SIGSTOP for so long, then SIGCONT.
+    pub async fn freeze(&self, pause: Duration) {
+        kill_process(self.pid(), Signal::STOP).expect("our own child");
+        tokio::time::sleep(pause).await;
+        kill_process(self.pid(), Signal::CONT).expect("our own child");
     }
 
     /// SIGTERM, and waits for the end.
@@ -274,6 +288,22 @@ impl TestNode {
         let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
         let kib = line.and_then(|line| line.trim().strip_suffix(" kB")?.parse::<u64>().ok());
         kib.expect("the kernel says how much") << 10
+    }
+
+    /// The processor time that the process has used.
+    ///
+    /// # Panics
+    /// When it does not run.
+    #[must_use]
+    pub fn processor_time(&self) -> Duration {
+        let tasks = format!("/proc/{}/task", self.pid().as_raw_nonzero());
+        let tasks = std::fs::read_dir(tasks).expect("a running process");
+        // Of each thread: nanoseconds on a processor, nanoseconds waiting for one, time slices. One may end meanwhile.
+        let ran = tasks.filter_map(|task| {
+            let text = std::fs::read_to_string(task.ok()?.path().join("schedstat")).ok()?;
+            text.split(' ').next()?.parse::<u64>().ok()
+        });
+        Duration::from_nanos(ran.sum())
     }
 
     /// How to connect to it.

@@ -4,8 +4,10 @@ use std::collections::HashMap;
 
 use tailwater_wire::ids::Epoch;
 use tailwater_wire::meta::Link;
+use tailwater_wire::partitioner::Partitioner;
 
-use crate::cluster::reading::{Copied, Log};
+use crate::cluster::load::key_of;
+use crate::cluster::reading::{Copied, Log, Stored};
 
 /// One attachment: which range of each parent partition it copied.
 #[derive(Debug, Clone)]
@@ -117,6 +119,44 @@ pub fn faults(
     faults
 }
 
+/// What is wrong with the copies of an attachment that ended at no particular place: in each child partition they must be
+/// the first of the records that belong there, from the attach offset on, in order, without a hole. For children with the
+/// default partitioner and links without a filter; `copies` in the order of the child's log, `parent` from the attach
+/// offsets or before.
+#[must_use]
+pub fn prefix_faults(parent: &Log, copies: &[Copied], link: &Link, child_partitions: u32) -> Vec<String> {
+    let partitioner = Partitioner::default();
+    let bucket_of =
+        |number| partitioner.partition(partitioner.hash(key_of(number).as_bytes()), child_partitions);
+    let mut faults = Vec::new();
+    // Where each pair of partitions is to go on.
+    let mut next: HashMap<(u32, u32), u64> = HashMap::new();
+    for copy in copies.iter().filter(|copy| copy.epoch == link.epoch) {
+        let partition = copy.parent_partition;
+        let next = next
+            .entry((partition, copy.partition))
+            .or_insert_with(|| link.attach_offset(partition).0);
+        let follows = |stored: &Stored| bucket_of(stored.number).0 == copy.partition;
+        let mut offset = *next;
+        let expected = loop {
+            match parent.at(partition, offset) {
+                Some(stored) if follows(stored) => break Some(stored),
+                Some(_) => offset += 1,
+                None => break None,
+            }
+        };
+        let is_it =
+            copy.parent_offset == offset && expected.is_some_and(|it| it.number == copy.stored.number);
+        if !is_it {
+            faults.push(format!(
+                "instead of {offset} of partition {partition}, {expected:?}: {copy:?}"
+            ));
+        }
+        *next = copy.parent_offset + 1;
+    }
+    faults
+}
+
 /// An attachment must be flawless.
 ///
 /// # Panics
@@ -135,7 +175,6 @@ pub fn flawless(what: &str, parent: &Log, copies: &[Copied], span: &Span) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cluster::reading::Stored;
 
     const MINE: Epoch = Epoch([1; 8]);
     const DELAY_NS: u64 = 50;

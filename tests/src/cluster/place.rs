@@ -114,17 +114,26 @@ pub fn mount_of(directory: &Path) -> Mounted {
 }
 
 /// A port that nobody listens on, and that this process has given to nobody yet.
-///
-/// # Panics
-/// When none is found.
 #[must_use]
 pub fn free_port() -> u16 {
+    free_ports(1)
+}
+
+/// The first of so many ports in a row that nobody listens on, and that this process has given to nobody yet.
+///
+/// # Panics
+/// When there are none.
+#[must_use]
+pub fn free_ports(count: u16) -> u16 {
     static GIVEN: Mutex<BTreeSet<u16>> = Mutex::new(BTreeSet::new());
     let mut given = GIVEN.lock().unwrap_or_else(PoisonError::into_inner);
-    (0..1_000)
+    let is_free = |port: u16| TcpListener::bind(("127.0.0.1", port)).is_ok();
+    let first = (0..1_000)
         .map(|_| rand::random_range(PORTS))
-        .find(|&port| TcpListener::bind(("127.0.0.1", port)).is_ok() && given.insert(port))
-        .expect("a free port")
+        .find(|&first| (first..first + count).all(|port| !given.contains(&port) && is_free(port)))
+        .expect("free ports");
+    given.extend(first..first + count);
+    first
 }
 
 static MACHINE: RwLock<()> = RwLock::const_new(());

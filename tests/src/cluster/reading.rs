@@ -138,11 +138,30 @@ pub async fn log_from(client: &Client, topic: &TopicName, starts: &[u64]) -> Log
 /// # Panics
 /// When a record was altered, or a copy does not name its origin.
 pub async fn copies(client: &Client, child: &TopicName) -> Vec<Copied> {
+    read_copies(client, child, ConsumerOptions::default(), StartAt::Earliest).await
+}
+
+/// As [`copies`], from these offsets, by partition.
+pub async fn copies_from(client: &Client, child: &TopicName, starts: &[u64]) -> Vec<Copied> {
     let mut copies = Vec::new();
-    let options = ConsumerOptions {
-        from: StartAt::Earliest,
-        ..ConsumerOptions::default()
-    };
+    for (partition, &start) in starts.iter().enumerate() {
+        let options = ConsumerOptions {
+            partitions: Some(vec![PartitionId(partition as u32)]),
+            ..ConsumerOptions::default()
+        };
+        copies.extend(read_copies(client, child, options, StartAt::Offset(Offset(start))).await);
+    }
+    copies
+}
+
+async fn read_copies(
+    client: &Client,
+    child: &TopicName,
+    options: ConsumerOptions,
+    from: StartAt,
+) -> Vec<Copied> {
+    let mut copies = Vec::new();
+    let options = ConsumerOptions { from, ..options };
     each_batch(client, child, options, |batch| {
         let Writer::Origin(origin) = batch.header.writer else {
             return;

@@ -215,3 +215,41 @@ async fn a_topic_made_on_a_full_disk_is_refused_or_served_once_there_is_room() {
     assert!(log(&client, &topic("more")).await.len() >= 10);
     produce(&client, &topic("ticks"), LoadOptions::new(0, 100)).await;
 }
+
+/// rabbitmq-delayed-message-exchange#90, #81: a full disk ended the node, and what waited for its time was lost.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_waits_for_its_time_survives_a_full_disk_and_a_kill_on_it() {
+    let _shared = share_machine().await;
+    let disk = LoopMount::new(DISK_MIB);
+    let ballast = disk.path().join("ballast");
+    let file = std::fs::File::create(&ballast).expect("a file");
+    rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), 0, BALLAST_BYTES)
+        .expect("room for the ballast");
+    let mut node = TestNode::start_on(&disk.path().join("data"), CONFIG).await;
+    let client = node.client().await;
+    let (ticks, delayed) = (topic("ticks"), topic("delayed"));
+    client.create_topic(spec(&ticks, 2)).await.expect("a topic");
+    client.create_topic(spec(&delayed, 1)).await.expect("a topic");
+    node.cli()
+        .run("link attach ticks delayed --delay 12s")
+        .await
+        .succeeded();
+    let mut acknowledged = fill(&client, 0).await;
+    node.kill();
+    node.restart().await;
+    let client = node.client().await;
+    // A partition that finds no room even to be opened is opened once there is some.
+    std::fs::remove_file(&ballast).expect("a file that can be removed");
+    drop(file);
+    recovered(&client, &mut acknowledged, 10_000_000).await;
+    drained(&client, &ticks, &delayed).await;
+    let parent = log(&client, &ticks).await;
+    parent.holds(&acknowledged);
+    let link = link(&client, &ticks, &delayed)
+        .await
+        .expect("an attached pair")
+        .link;
+    let copies = copies(&client, &delayed).await;
+    flawless("delayed", &parent, &copies, &Span::of(&link, &parent.ends()));
+    node.cli().verify("ticks", "delayed").await;
+}

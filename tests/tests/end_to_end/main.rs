@@ -4,6 +4,14 @@
 //! everything arrive and checking that it did.
 
 mod fan_out;
+mod attach_rounds;
+mod fencing;
+mod field_cases;
+mod delay_cases;
+mod connections;
+mod shards;
+mod storm;
+mod many_cursors;
 mod kill;
 mod lost_metadata;
 mod flush;
@@ -13,9 +21,12 @@ mod wrong_frames;
 mod unfit_machine;
 mod full_disk;
 mod stopping;
+mod clock;
+mod compressed;
 mod command_line;
 mod demo;
 mod delay;
 mod drop_behind;
 mod metrics;
 mod metadata;
+mod idempotent;

@@ -1,190 +1,223 @@
-//! `consume`: the records of a topic, as values, in a format of the caller's, or as JSON.
-//!
-//! JSON of a record: `{partition, offset, commit_time, timestamp, key, value, headers}`; times in nanoseconds since
-//! the epoch; a key or value that is not UTF-8 is `{"base64": "..."}` instead of a string; headers are a list of
-//! `{name, value}`, as names may repeat.
+//! `consume`: the records of a topic, of one partition or merged over all by commit time.
 
-use serde::Serialize;
-use tailwater_wire::batch::view::RecordView;
-use tailwater_wire::client::config::{ConsumerOptions, StartAt};
-use tailwater_wire::client::consumer::{Consumed, ConsumedBatch, Gap, GapReason};
-use tailwater_wire::ids::TopicName;
+use std::future::poll_fn;
+use std::task::Poll;
+use std::time::Duration;
+
+use tailwater_wire::client::config::StartAt;
+use tailwater_wire::client::consumer::{ConsumedBatch, Gap, GapReason};
+use tailwater_wire::client::error::ClientError;
+use tailwater_wire::ids::PartitionId;
 use tailwater_wire::meta::AttachFrom;
+use tokio::sync::mpsc;
+use tokio::time::{Instant, sleep_until};
 
-use crate::cli::{self, Part, Template};
+use crate::cli;
 use crate::command::context::Context;
+use crate::command::lane::{self, Reading, Told};
+use crate::command::merge::{Key, Merge, Step};
+use crate::command::printer::{Form, Printer};
+use crate::command::signals::Signals;
 use crate::error::Failure;
 use crate::output::{self, Format, Out};
+
+/// Bytes of the reads of all partitions together, unless there are so many that each has the least.
+const READ_BYTES: usize = 64 << 20;
+/// Bytes of one partition's read, at least and at most.
+const LANE_BYTES: (usize, usize) = (64 << 10, 1 << 20);
+/// How long a read waits at the end of a partition; shorter when the connection's window must be shared by more than
+/// [`LANES_CALM`].
+const WAIT: Duration = Duration::from_secs(1);
+const WAIT_CROWDED: Duration = Duration::from_millis(50);
+const LANES_CALM: usize = 128;
 
 /// Runs it.
 ///
 /// # Errors
-/// The node's refusals, or that it cannot be reached.
-pub async fn run(context: &mut Context, args: cli::Consume) -> Result<(), Failure> {
-    let options = ConsumerOptions {
-        partitions: args.partition.map(|partition| vec![partition]),
-        from: match args.from {
-            AttachFrom::Tail => StartAt::Tail,
-            AttachFrom::Earliest => StartAt::Earliest,
-            AttachFrom::Offset(offset) => StartAt::Offset(offset),
-            AttachFrom::Time(nanos) => StartAt::Time(nanos),
-        },
-        stop_at_end: !args.follow,
-        ..ConsumerOptions::default()
+/// The node's refusals, that it cannot be reached, or that a signal ended it; what was read by then is printed, and a
+/// JSON array is closed.
+pub async fn run(context: &mut Context, signals: &mut Signals, args: cli::Consume) -> Result<(), Failure> {
+    let form = match args.format {
+        Some(template) => Form::Template(template),
+        None => Form::Format(Format::for_stream(context.output)),
     };
-    let mut consumer = context.client.consumer(&args.topic, options).await?;
-    let mut printer = Printer {
-        topic: args.topic,
-        form: match args.format {
-            Some(template) => Form::Template(template),
-            None => Form::Format(Format::for_stream(context.output)),
-        },
-        printed: 0,
-        limit: args.count.unwrap_or(u64::MAX),
+    let from = match args.from {
+        AttachFrom::Tail => StartAt::Tail,
+        AttachFrom::Earliest => StartAt::Earliest,
+        AttachFrom::Offset(offset) => StartAt::Offset(offset),
+        AttachFrom::Time(nanos) => StartAt::Time(nanos),
     };
-    printer.begin(&mut context.out)?;
-    while printer.printed < printer.limit {
-        match consumer.next().await? {
-            Some(Consumed::Batch(batch)) => printer.batch(&mut context.out, &batch)?,
-            Some(Consumed::Gap(gap)) => say_gap(&gap),
-            None => break,
+    let Context { client, out, .. } = context;
+    let opening = async {
+        let topics = client.describe_topics(Some(vec![args.topic.clone()])).await?;
+        let count = topics.first().map_or(0, |topic| topic.spec.partitions);
+        let partitions: Vec<PartitionId> = match args.partition {
+            Some(partition) => vec![partition],
+            None => (0..count).map(PartitionId).collect(),
+        };
+        let crowded = partitions.len() > LANES_CALM;
+        let share = READ_BYTES / (2 * partitions.len().max(1));
+        let reading = Reading {
+            topic: args.topic.clone(),
+            from,
+            follow: args.follow,
+            bytes_max: share.clamp(LANE_BYTES.0, LANE_BYTES.1) as u32,
+            wait: if crowded { WAIT_CROWDED } else { WAIT },
+        };
+        let mut lanes = Vec::with_capacity(partitions.len());
+        for partition in partitions {
+            lanes.push(lane::open(client, &reading, partition).await?);
         }
-        context.out.flush()?;
-    }
-    printer.end(&mut context.out)
+        Ok::<_, ClientError>(Lanes::new(lanes))
+    };
+    let mut lanes = tokio::select! {
+        lanes = opening => lanes?,
+        failure = signals.next() => return Err(failure),
+    };
+    let mut printer = Printer::new(args.topic.clone(), form, args.count.unwrap_or(u64::MAX));
+    printer.begin(out)?;
+    let result = tokio::select! {
+        result = print(&mut lanes, &mut printer, out) => result,
+        failure = signals.next() => Err(failure),
+    };
+    // However it ended, what was printed is whole.
+    printer.end(out)?;
+    out.flush()?;
+    result
 }
 
-enum Form {
-    Format(Format),
-    Template(Template),
-}
-
-struct Printer {
-    topic: TopicName,
-    form: Form,
-    printed: u64,
-    limit: u64,
-}
-
-/// A record as JSON.
-#[derive(Debug, Serialize)]
-struct RecordRow<'a> {
-    partition: u32,
-    offset: u64,
-    commit_time: u64,
-    timestamp: i64,
-    key: Option<Text<'a>>,
-    value: Text<'a>,
-    headers: Vec<HeaderRow<'a>>,
-}
-
-#[derive(Debug, Serialize)]
-struct HeaderRow<'a> {
-    name: &'a str,
-    value: Text<'a>,
-}
-
-/// Bytes as a string where they are one.
-#[derive(Debug, Serialize)]
-#[serde(untagged)]
-enum Text<'a> {
-    Utf8(&'a str),
-    Bytes { base64: String },
-}
-
-impl<'a> Text<'a> {
-    fn of(bytes: &'a [u8]) -> Text<'a> {
-        std::str::from_utf8(bytes).map_or_else(
-            |_| Text::Bytes {
-                base64: base64(bytes),
-            },
-            Text::Utf8,
-        )
-    }
-}
-
-impl Printer {
-    fn begin(&self, out: &mut Out) -> Result<(), Failure> {
-        match self.form {
-            Form::Format(Format::Json) => out.bytes(b"["),
-            _ => Ok(()),
-        }
-    }
-
-    fn end(&self, out: &mut Out) -> Result<(), Failure> {
-        match self.form {
-            Form::Format(Format::Json) => out.bytes(b"]\n"),
-            _ => Ok(()),
-        }
-    }
-
-    fn batch(&mut self, out: &mut Out, batch: &ConsumedBatch) -> Result<(), Failure> {
-        for record in batch.records() {
-            if self.printed == self.limit {
-                break;
+async fn print(lanes: &mut Lanes, printer: &mut Printer, out: &mut Out) -> Result<(), Failure> {
+    while !printer.is_done() {
+        match lanes.merge.step(lanes.now()) {
+            Step::Take((lane, batch)) => {
+                lanes.empty.push(lane);
+                printer.batch(out, &batch)?;
             }
-            self.record(out, batch, &record)?;
-            self.printed += 1;
+            Step::End => break,
+            Step::Wait(until) => {
+                if lanes.take_what_is_there()? {
+                    continue;
+                }
+                // The readers get a turn; only if they have nothing either is it time to show what there is, and to wait.
+                tokio::task::yield_now().await;
+                if !lanes.take_what_is_there()? {
+                    out.flush()?;
+                    lanes.wait(until).await?;
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The partitions that are read, and their merge.
+struct Lanes {
+    receivers: Vec<mpsc::Receiver<Told>>,
+    /// Those without a batch at hand, which have not ended.
+    empty: Vec<usize>,
+    merge: Merge<(usize, ConsumedBatch)>,
+    started: Instant,
+}
+
+impl Lanes {
+    fn new(receivers: Vec<mpsc::Receiver<Told>>) -> Lanes {
+        Lanes {
+            empty: (0..receivers.len()).collect(),
+            merge: Merge::new(receivers.len()),
+            receivers,
+            started: Instant::now(),
+        }
+    }
+
+    /// Nanoseconds since the start.
+    fn now(&self) -> u64 {
+        self.started.elapsed().as_nanos() as u64
+    }
+
+    /// Takes what lanes without a batch at hand have brought. Says whether there was anything.
+    fn take_what_is_there(&mut self) -> Result<bool, Failure> {
+        let mut any = false;
+        let mut at = 0;
+        while at < self.empty.len() {
+            let lane = self.empty[at];
+            let told = match self.receivers[lane].try_recv() {
+                Ok(told) => Some(told),
+                Err(mpsc::error::TryRecvError::Disconnected) => None,
+                Err(mpsc::error::TryRecvError::Empty) => {
+                    at += 1;
+                    continue;
+                }
+            };
+            any = true;
+            if self.take(lane, told)? {
+                self.empty.swap_remove(at);
+            }
+        }
+        Ok(any)
+    }
+
+    /// Waits until one of them brings something, or until a time.
+    async fn wait(&mut self, until: Option<u64>) -> Result<(), Failure> {
+        let told = {
+            let (receivers, empty) = (&mut self.receivers, &self.empty);
+            let arrival = poll_fn(|context| {
+                let found = empty.iter().enumerate().find_map(|(at, &lane)| {
+                    match receivers[lane].poll_recv(context) {
+                        Poll::Ready(told) => Some((at, lane, told)),
+                        Poll::Pending => None,
+                    }
+                });
+                found.map_or(Poll::Pending, Poll::Ready)
+            });
+            match until {
+                None => Some(arrival.await),
+                Some(until) => {
+                    let until = self.started + Duration::from_nanos(until);
+                    tokio::select! {
+                        told = arrival => Some(told),
+                        () = sleep_until(until) => None,
+                    }
+                }
+            }
+        };
+        if let Some((at, lane, told)) = told
+            && self.take(lane, told)?
+        {
+            self.empty.swap_remove(at);
         }
         Ok(())
     }
 
-    fn record(&self, out: &mut Out, batch: &ConsumedBatch, record: &RecordView<'_>) -> Result<(), Failure> {
-        match &self.form {
-            Form::Template(template) => self.template(out, template, batch, record),
-            Form::Format(Format::Table) => {
-                out.bytes(record.value)?;
-                out.bytes(b"\n")
+    /// Takes what a lane told. Says whether it is not to be asked now: it has a batch at hand, or has ended.
+    fn take(&mut self, lane: usize, told: Option<Told>) -> Result<bool, Failure> {
+        match told {
+            Some(Told::Batch(batch, since, more)) => {
+                let key = Key {
+                    commit_time: batch.header.commit_time.0,
+                    partition: batch.partition.0,
+                    offset: batch.first.0,
+                };
+                let since = since.saturating_duration_since(self.started).as_nanos() as u64;
+                self.merge.arrived(lane, key, since, more, (lane, batch));
+                Ok(true)
             }
-            Form::Format(Format::Ndjson) => out.json(&row(batch, record)),
-            Form::Format(Format::Json) => {
-                if self.printed > 0 {
-                    out.bytes(b",")?;
-                }
-                out.json(&row(batch, record))
+            Some(Told::Gap(gap, more)) => {
+                say_gap(&gap);
+                self.merge.known(lane, more);
+                Ok(false)
             }
+            Some(Told::Quiet) => {
+                self.merge.known(lane, false);
+                Ok(false)
+            }
+            Some(Told::End) => {
+                self.merge.ended(lane);
+                Ok(true)
+            }
+            Some(Told::Failed(error)) => Err(error.into()),
+            // Its task is gone without a word.
+            None => Err(Failure::local("consume", "a reader ended early", "INTERNAL")),
         }
-    }
-
-    fn template(
-        &self,
-        out: &mut Out,
-        template: &Template,
-        batch: &ConsumedBatch,
-        record: &RecordView<'_>,
-    ) -> Result<(), Failure> {
-        for part in &template.parts {
-            match part {
-                Part::Text(text) => out.bytes(text.as_bytes())?,
-                Part::Topic => out.bytes(self.topic.as_str().as_bytes())?,
-                Part::Partition => out.bytes(batch.partition.to_string().as_bytes())?,
-                Part::Offset => out.bytes(record.offset.to_string().as_bytes())?,
-                Part::Key => out.bytes(record.key.unwrap_or_default())?,
-                Part::Value => out.bytes(record.value)?,
-                Part::Timestamp => {
-                    out.bytes(record.timestamp.div_euclid(1_000_000).to_string().as_bytes())?
-                }
-            }
-        }
-        Ok(())
-    }
-}
-
-fn row<'a>(batch: &ConsumedBatch, record: &RecordView<'a>) -> RecordRow<'a> {
-    let headers = record.headers.clone();
-    RecordRow {
-        partition: batch.partition.0,
-        offset: record.offset.0,
-        commit_time: batch.header.commit_time.0,
-        timestamp: record.timestamp,
-        key: record.key.map(Text::of),
-        value: Text::of(record.value),
-        headers: headers
-            .map(|(name, value)| HeaderRow {
-                name,
-                value: Text::of(value),
-            })
-            .collect(),
     }
 }
 
@@ -197,48 +230,4 @@ fn say_gap(gap: &Gap) {
         "gap: partition {}, offsets {} to {}: {why}",
         gap.partition, gap.from, gap.to
     ));
-}
-
-/// RFC 4648, section 4, with padding.
-fn base64(bytes: &[u8]) -> String {
-    const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    let mut text = String::with_capacity(bytes.len().div_ceil(3) * 4);
-    for three in bytes.chunks(3) {
-        let at = |i: usize| u32::from(three.get(i).copied().unwrap_or(0));
-        let bits = at(0) << 16 | at(1) << 8 | at(2);
-        for digit in 0..4 {
-            if digit <= three.len() {
-                text.push(char::from(DIGITS[(bits >> (18 - 6 * digit)) as usize & 63]));
-            } else {
-                text.push('=');
-            }
-        }
-    }
-    text
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn base64_is_the_standard_one() {
-        for (bytes, text) in [
-            (&b""[..], ""),
-            (b"f", "Zg=="),
-            (b"fo", "Zm8="),
-            (b"foo", "Zm9v"),
-            (b"foobar", "Zm9vYmFy"),
-            (&[0xff, 0xfe], "//4="),
-        ] {
-            assert_eq!(base64(bytes), text);
-        }
-    }
-
-    #[test]
-    fn bytes_are_strings_where_they_can_be() {
-        let json = |bytes| serde_json::to_string(&Text::of(bytes)).expect("serializable");
-        assert_eq!(json(b"a\"b"), r#""a\"b""#);
-        assert_eq!(json(&[0xff]), r#"{"base64":"/w=="}"#);
-    }
 }

@@ -9,6 +9,7 @@ use tailwater_wire::client::handle::Client;
 use tokio::runtime::{Builder, Runtime};
 
 use crate::cli::Global;
+use crate::command::signals::Signals;
 use crate::error::Failure;
 use crate::output::{Format, Out};
 
@@ -49,6 +50,35 @@ pub fn with_client(
         command(&mut context).await?;
         context.out.flush()
     })
+}
+
+/// Connects, and runs a command that ends by itself when a signal comes: it has something to finish.
+///
+/// # Errors
+/// The command's, `UNREACHABLE` before it begins, or that it was interrupted by then.
+pub fn with_signals(
+    global: &Global,
+    command: impl AsyncFnOnce(&mut Context, &mut Signals) -> Result<(), Failure>,
+) -> Result<(), Failure> {
+    let config = client_config(global)?;
+    let runtime = runtime()?;
+    let result = runtime.block_on(async {
+        let mut signals = Signals::new()?;
+        let client = tokio::select! {
+            client = Client::connect(config) => client?,
+            failure = signals.next() => return Err(failure),
+        };
+        let mut context = Context {
+            client,
+            out: Out::new(),
+            output: global.output,
+        };
+        command(&mut context, &mut signals).await?;
+        context.out.flush()
+    });
+    // A thread may still wait for its input; the process ends without it.
+    runtime.shutdown_background();
+    result
 }
 
 /// Runs on a runtime of its own; Ctrl-C ends it.
@@ -101,6 +131,19 @@ pub fn bar(len: u64, what: &'static str) -> ProgressBar {
         style("{msg:9} [{bar:30}] {human_pos}/{human_len}  {rate}  {elapsed}").progress_chars("=> "),
     );
     bar.set_message(what);
+    bar
+}
+
+/// How far a file has been read, on standard error; invisible when that is no terminal. Without a length only what the
+/// message says is shown.
+#[must_use]
+pub fn percent(bytes: Option<u64>) -> ProgressBar {
+    let bar = ProgressBar::with_draw_target(bytes, ProgressDrawTarget::stderr_with_hz(10));
+    bar.set_style(style(match bytes {
+        Some(_) => "[{bar:30}] {percent}%  {msg}  {elapsed}",
+        None => "{spinner} {msg}  {elapsed}",
+    }));
+    bar.enable_steady_tick(Duration::from_millis(200));
     bar
 }
 

@@ -1,22 +1,20 @@
 //! `demo`: a node in this process, a tick feed fanned out three ways, every link verified, and one table of it.
 //!
-//! Produce times are from handing a record to the client until its acknowledgement.
+//! Produce times are from when a record was due, or at the greatest speed was handed to the client, until its
+//! acknowledgement.
 
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use hdrhistogram::Histogram;
 use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget};
 use serde::Serialize;
 use tailwater_node::config::NodeConfig;
 use tailwater_wire::client::config::{ClientConfig, ProducerOptions};
-use tailwater_wire::client::error::ClientError;
 use tailwater_wire::client::handle::Client;
 use tailwater_wire::ids::{Delay, TopicName};
 use tailwater_wire::meta::{Durability, LinkOptions, Retention, TopicSpec};
 use tailwater_wire::partitioner::Partitioner;
 use tempfile::TempDir;
-use tokio::sync::mpsc;
 
 use crate::cli::{Demo, Global};
 use crate::command::context::{bar, runtime};
@@ -24,7 +22,7 @@ use crate::command::link::{say_ranges, verify_table};
 use crate::command::node;
 use crate::command::signals::Signals;
 use crate::error::Failure;
-use crate::feed::event::Event;
+use crate::feed::player::{CHUNK_RECORDS, Item, Player, read_ahead};
 use crate::feed::replay::{Pace, Speed, speed_to_fit};
 use crate::feed::source::Source;
 use crate::output::{self, Format, Out};
@@ -226,64 +224,36 @@ async fn set_up(client: &Client) -> Result<(), Failure> {
 }
 
 /// Sends every event at its time, and waits until all are acknowledged.
-async fn replay(
-    client: &Client,
-    source: Source,
-    mut pace: Pace,
-    bar: &ProgressBar,
-) -> Result<Report, Failure> {
+async fn replay(client: &Client, source: Source, pace: Pace, bar: &ProgressBar) -> Result<Report, Failure> {
     let options = ProducerOptions {
         linger: LINGER,
         ..ProducerOptions::default()
     };
     let producer = client.producer(&name(PARENT)?, options).await?;
-    let (acks, outcomes) = mpsc::unbounded_channel::<Result<Duration, ClientError>>();
-    let counting = count(outcomes, bar);
-    let sending = async move {
-        let started = tokio::time::Instant::now();
-        for event in source.events()? {
-            let event: Event = event.map_err(|error| Failure::local("feed", error, "FEED"))?;
-            let due = started + pace.due(event.time_ms);
-            if due > tokio::time::Instant::now() {
-                tokio::time::sleep_until(due).await;
-            }
-            let sent = Instant::now();
-            let delivery = producer.send(event.to_record()).await?;
-            let acks = acks.clone();
-            tokio::spawn(async move {
-                // Nobody listens any more when the demo was interrupted.
-                let _ = acks.send(delivery.await.map(|_| sent.elapsed()));
-            });
-        }
-        Ok::<(), Failure>(())
-    };
-    let started = Instant::now();
-    let ((), (produced, times)) = tokio::try_join!(sending, counting)?;
-    let elapsed = started.elapsed();
+    let items = source.events()?.map(|event| {
+        let event = event.map_err(|error| Failure::local("feed", error, "FEED"))?;
+        Ok(Item {
+            time_ns: event.time_ms.saturating_mul(1_000_000),
+            line: 0,
+            record: event.to_record(),
+        })
+    });
+    let player = Player::new();
+    let moved = |produced| bar.set_position(produced);
+    let played = player
+        .play(&producer, read_ahead(items, CHUNK_RECORDS), pace, moved)
+        .await?;
+    if let Some(failure) = played.failure {
+        return Err(failure);
+    }
     Ok(Report {
-        produced,
-        elapsed_ms: elapsed.as_millis() as u64,
-        produce_p50_us: times.value_at_quantile(0.5),
-        produce_p99_us: times.value_at_quantile(0.99),
+        produced: played.produced,
+        elapsed_ms: played.elapsed.as_millis() as u64,
+        produce_p50_us: played.response.value_at_quantile(0.5),
+        produce_p99_us: played.response.value_at_quantile(0.99),
         fsync_p50_us: 0,
         links: Vec::new(),
     })
-}
-
-/// Counts acknowledgements, and the microseconds that they took.
-async fn count(
-    mut outcomes: mpsc::UnboundedReceiver<Result<Duration, ClientError>>,
-    bar: &ProgressBar,
-) -> Result<(u64, Histogram<u64>), Failure> {
-    let times = Histogram::new_with_bounds(1, 3_600_000_000, 3);
-    let mut times = times.map_err(|error| Failure::local("histogram", error, "INTERNAL"))?;
-    let mut produced = 0;
-    while let Some(outcome) = outcomes.recv().await {
-        times.saturating_record(outcome?.as_micros() as u64);
-        produced += 1;
-        bar.set_position(produced);
-    }
-    Ok((produced, times))
 }
 
 /// Live progress: what was produced, and what each link has copied.

@@ -1,21 +1,16 @@
-//! `link attach|detach|list|verify`.
-
-use std::time::Duration;
+//! `link attach|detach|verify`.
 
 use serde::Serialize;
-use tailwater_wire::ids::{Delay, TopicName};
-use tailwater_wire::message::{CursorStatus, LinkStatus};
-use tailwater_wire::meta::{AttachFrom, LinkOptions};
+use tailwater_wire::ids::Delay;
+use tailwater_wire::meta::LinkOptions;
 
 use crate::cli;
 use crate::command::context::{Context, counter};
+use crate::command::{drain, link_list};
 use crate::error::Failure;
 use crate::output::{self, Format};
 use crate::verify::driver::{self, PATIENCE};
 use crate::verify::row::Row;
-
-/// How often a draining link is looked at.
-const DRAIN_POLL: Duration = Duration::from_millis(100);
 
 /// Runs a link command.
 ///
@@ -25,7 +20,7 @@ pub async fn run(context: &mut Context, command: cli::Link) -> Result<(), Failur
     match command {
         cli::Link::Attach(args) => attach(context, args).await,
         cli::Link::Detach { pair, drain } => detach(context, &pair, drain).await,
-        cli::Link::List { parent } => list(context, parent.as_ref()).await,
+        cli::Link::List(args) => link_list::run(context, args).await,
         cli::Link::Verify(pair) => verify(context, &pair).await,
     }
 }
@@ -80,7 +75,7 @@ async fn attach(context: &mut Context, args: cli::LinkAttach) -> Result<(), Fail
 
 async fn detach(context: &mut Context, pair: &cli::Pair, drain: bool) -> Result<(), Failure> {
     if drain {
-        drained(context, pair).await?;
+        drain::drain(&context.client, pair).await?;
     }
     context.client.detach(&pair.parent, &pair.child).await?;
     match context.document() {
@@ -94,151 +89,6 @@ async fn detach(context: &mut Context, pair: &cli::Pair, drain: bool) -> Result<
             context.out.json(&detached)
         }
     }
-}
-
-/// Waits until the child has what is in the parent now, however long its delay is.
-async fn drained(context: &Context, pair: &cli::Pair) -> Result<(), Failure> {
-    let find = async || driver::find_link(&context.client, &pair.parent, &pair.child).await;
-    let start = find().await?;
-    let epoch = start.link.epoch;
-    loop {
-        let now = find().await?;
-        let reached = |goal: &CursorStatus| {
-            let cursor = now
-                .cursors
-                .iter()
-                .find(|cursor| cursor.partition == goal.partition);
-            cursor.is_some_and(|cursor| cursor.position >= goal.parent_high_water_mark)
-        };
-        if now.link.epoch != epoch || start.cursors.iter().all(reached) {
-            return Ok(());
-        }
-        tokio::time::sleep(DRAIN_POLL).await;
-    }
-}
-
-/// A link with its progress as it is printed: summed over the parent's partitions.
-#[derive(Debug, Serialize)]
-struct LinkRow {
-    parent: String,
-    child: String,
-    epoch: String,
-    delay_ms: u64,
-    filter: Option<String>,
-    from: String,
-    /// The sum of the cursors' positions.
-    cursor: u64,
-    /// Records of the parent that were not copied yet.
-    lag: u64,
-    due_lag_ms: u64,
-    /// Nanoseconds since the epoch.
-    next_due: Option<u64>,
-    /// Records that a delay holds back.
-    pending: u64,
-    committed: u64,
-    dropped: u64,
-    filtered: u64,
-    duplicates_refused: u64,
-    /// `current`, `behind`, `waiting` for what is not due, `stalled`, or `starting`.
-    state: &'static str,
-    /// Why it is stalled.
-    stalled: Option<String>,
-    cursors: Vec<CursorStatus>,
-}
-
-impl LinkRow {
-    fn of(status: LinkStatus) -> LinkRow {
-        let LinkStatus { link, cursors } = status;
-        let sum = |of: fn(&CursorStatus) -> u64| cursors.iter().map(of).sum::<u64>();
-        let lag = sum(|cursor| cursor.parent_high_water_mark.since(cursor.position));
-        let due_lag_ms = cursors
-            .iter()
-            .map(|cursor| cursor.due_lag_millis)
-            .max()
-            .unwrap_or(0);
-        let delayed = !link.options.delay.is_none();
-        let stalled = cursors.iter().find_map(|cursor| {
-            let why = cursor.stalled.as_ref()?;
-            Some(format!("partition {}: {why}", cursor.partition))
-        });
-        let state = if stalled.is_some() {
-            "stalled"
-        } else if cursors.is_empty() {
-            "starting"
-        } else if lag == 0 {
-            "current"
-        } else if delayed && due_lag_ms == 0 {
-            "waiting"
-        } else {
-            "behind"
-        };
-        LinkRow {
-            parent: link.parent.to_string(),
-            child: link.child.to_string(),
-            epoch: link.epoch.to_string(),
-            delay_ms: link.options.delay.millis,
-            filter: link.options.filter.clone(),
-            from: from_text(link.options.from),
-            cursor: sum(|cursor| cursor.position.0),
-            lag,
-            due_lag_ms,
-            next_due: cursors.iter().filter_map(|cursor| cursor.next_due).min(),
-            pending: if delayed { lag } else { 0 },
-            committed: sum(|cursor| cursor.committed),
-            dropped: sum(|cursor| cursor.dropped),
-            filtered: sum(|cursor| cursor.filtered),
-            duplicates_refused: sum(|cursor| cursor.duplicates),
-            state,
-            stalled,
-            cursors,
-        }
-    }
-}
-
-fn from_text(from: AttachFrom) -> String {
-    match from {
-        AttachFrom::Tail => "tail".to_owned(),
-        AttachFrom::Earliest => "earliest".to_owned(),
-        AttachFrom::Offset(offset) => format!("offset:{offset}"),
-        AttachFrom::Time(nanos) => format!("time:{}", output::time_text(nanos)),
-    }
-}
-
-async fn list(context: &mut Context, parent: Option<&TopicName>) -> Result<(), Failure> {
-    let links = context.client.list_links(parent).await?;
-    let rows: Vec<LinkRow> = links.into_iter().map(LinkRow::of).collect();
-    let format = context.document();
-    context.out.rows(format, &rows, link_table)
-}
-
-fn link_table(rows: &[LinkRow]) -> comfy_table::Table {
-    let columns = [
-        "parent", "child", "epoch", "delay", "cursor", "lag", "due lag", "next due", "pending", "dropped",
-        "filtered", "state",
-    ];
-    let numbers = ["cursor", "lag", "due lag", "pending", "dropped", "filtered"];
-    let mut table = output::table(&columns, &numbers);
-    for row in rows {
-        let state = match &row.stalled {
-            Some(why) => format!("stalled: {why}"),
-            None => row.state.to_owned(),
-        };
-        table.add_row([
-            row.parent.clone(),
-            row.child.clone(),
-            row.epoch.clone(),
-            output::millis_text(row.delay_ms),
-            row.cursor.to_string(),
-            row.lag.to_string(),
-            output::millis_text(row.due_lag_ms),
-            row.next_due.map_or_else(|| "-".to_owned(), output::time_text),
-            row.pending.to_string(),
-            row.dropped.to_string(),
-            row.filtered.to_string(),
-            state,
-        ]);
-    }
-    table
 }
 
 async fn verify(context: &mut Context, pair: &cli::Pair) -> Result<(), Failure> {

@@ -21,6 +21,7 @@ use crate::cli;
 use crate::clock;
 use crate::command::context::{Context, counter};
 use crate::command::lines::{self, Line};
+use crate::command::patience;
 use crate::error::Failure;
 use crate::output::{self, Format, Out};
 
@@ -47,6 +48,7 @@ type Outcome = Result<Delivered, ClientError>;
 /// What feeding and printing tell each other.
 #[derive(Default)]
 struct Shared {
+    sent: Cell<u64>,
     acknowledged: Cell<u64>,
     failed: Cell<u64>,
     first_failure: RefCell<Option<Failure>>,
@@ -59,6 +61,12 @@ impl Shared {
     fn fail(&self, failure: Failure) {
         self.first_failure.borrow_mut().get_or_insert(failure);
         self.stop.notify_one();
+    }
+
+    /// What was sent, and what of it is neither acknowledged nor failed.
+    fn waiting(&self) -> (u64, u64) {
+        let sent = self.sent.get();
+        (sent, sent - self.acknowledged.get() - self.failed.get())
     }
 
     fn has_failed(&self) -> bool {
@@ -78,6 +86,7 @@ pub async fn run(context: &mut Context, args: cli::Produce) -> Result<(), Failur
     if let Some(records) = args.batch {
         options.batch_records = records as usize;
     }
+    let give_up = options.delivery_timeout;
     let producer = context.client.producer(&args.topic, options).await?;
     let started = Instant::now();
     let shared = Shared {
@@ -85,10 +94,16 @@ pub async fn run(context: &mut Context, args: cli::Produce) -> Result<(), Failur
         ..Shared::default()
     };
     let (acks, outcomes) = mpsc::unbounded_channel();
-    let (fed, printed) = tokio::join!(
-        feed(&producer, &args, &shared, acks),
-        print(&mut context.out, context.output, &shared, outcomes)
-    );
+    let work = async {
+        tokio::join!(
+            feed(&producer, &args, &shared, acks),
+            print(&mut context.out, context.output, &shared, outcomes)
+        )
+    };
+    let (fed, printed) = tokio::select! {
+        done = work => done,
+        never = patience::watch(&producer, give_up, || shared.waiting()) => match never {},
+    };
     if let Some(progress) = &shared.progress {
         progress.finish_and_clear();
     }
@@ -150,6 +165,7 @@ async fn feed(
             let delivery = producer.send(record(line)).await;
             let delivery = delivery.map_err(|error| Failure::from(error).at_line(number))?;
             sent += 1;
+            shared.sent.set(sent);
             let acks = acks.clone();
             tokio::spawn(async move {
                 // Nobody listening means that standard output is gone.

@@ -35,7 +35,7 @@ pub fn run(global: &Global, args: &Serve) -> Result<(), Failure> {
         config.data.clone_from(data);
     }
     if let Some(shards) = args.shards {
-        config.shards = shards as usize;
+        config.shards = Some(shards);
     }
     config.listen = args.listen.unwrap_or(config.listen);
     config.admin = args.admin.unwrap_or(config.admin);

@@ -1,11 +1,12 @@
-//! `topic create|list|describe|delete`.
+//! `topic create|list|describe|alter|delete`.
 
 use serde::Serialize;
 use tailwater_wire::ids::{PartitionId, TopicName};
-use tailwater_wire::message::Place;
+use tailwater_wire::message::{AlterTopic, Place};
 use tailwater_wire::meta::{Retention, Topic, TopicSpec};
 
 use crate::cli;
+use crate::cli::values::Limit;
 use crate::command::context::Context;
 use crate::error::Failure;
 use crate::output::{self, Format};
@@ -75,6 +76,7 @@ pub async fn run(context: &mut Context, command: cli::Topic) -> Result<(), Failu
         cli::Topic::Create(args) => create(context, args).await,
         cli::Topic::List => list(context).await,
         cli::Topic::Describe { name } => describe(context, &name).await,
+        cli::Topic::Alter(args) => alter(context, args).await,
         cli::Topic::Delete { name } => delete(context, &name).await,
     }
 }
@@ -91,6 +93,35 @@ async fn create(context: &mut Context, args: cli::TopicCreate) -> Result<(), Fai
         durability: args.durability,
     };
     let topic = context.client.create_topic(spec).await?;
+    let format = context.document();
+    context.out.one(format, &TopicRow::of(&topic), |row| {
+        topic_table(std::slice::from_ref(row))
+    })
+}
+
+async fn alter(context: &mut Context, args: cli::TopicAlter) -> Result<(), Failure> {
+    let mut retention = None;
+    if args.retention.is_some() || args.retention_bytes.is_some() {
+        // Both limits are replaced together, so the one that was not named is read right before. Two who change one
+        // topic at the same moment may so undo each other's change; each sees in its answer what came of it.
+        let described = context
+            .client
+            .describe_topics(Some(vec![args.name.clone()]))
+            .await?;
+        let now = described
+            .first()
+            .map_or(Retention::default(), |topic| topic.spec.retention);
+        retention = Some(Retention {
+            millis: args.retention.map_or(now.millis, Limit::value),
+            bytes: args.retention_bytes.map_or(now.bytes, Limit::value),
+        });
+    }
+    let change = AlterTopic {
+        topic: args.name,
+        partitions: args.partitions,
+        retention,
+    };
+    let topic = context.client.alter_topic(change).await?;
     let format = context.document();
     context.out.one(format, &TopicRow::of(&topic), |row| {
         topic_table(std::slice::from_ref(row))

@@ -29,7 +29,7 @@ impl std::str::FromStr for Speed {
 #[derive(Debug, Clone)]
 pub struct Pace {
     speed: Speed,
-    first_ms: Option<u64>,
+    first_ns: Option<u64>,
 }
 
 impl Pace {
@@ -38,18 +38,19 @@ impl Pace {
     pub fn new(speed: Speed) -> Pace {
         Pace {
             speed,
-            first_ms: None,
+            first_ns: None,
         }
     }
 
-    /// How long after the start an event is due. One that lies before the first is due at once.
-    pub fn due(&mut self, time_ms: u64) -> Duration {
-        let first = *self.first_ms.get_or_insert(time_ms);
+    /// How long after the start an event is due, whose time is in nanoseconds. One that lies before the first is due at
+    /// once, and so is everything at [`Speed::Max`]: `None`.
+    pub fn due(&mut self, time_ns: u64) -> Option<Duration> {
+        let first = *self.first_ns.get_or_insert(time_ns);
         match self.speed {
-            Speed::Max => Duration::ZERO,
+            Speed::Max => None,
             Speed::Times(times) => {
-                let seconds = time_ms.saturating_sub(first) as f64 / 1_000.0 / times;
-                Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX)
+                let seconds = time_ns.saturating_sub(first) as f64 / 1e9 / times;
+                Some(Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX))
             }
         }
     }
@@ -69,14 +70,12 @@ mod tests {
     #[test]
     fn events_are_due_at_their_own_pace_or_a_multiple() {
         let mut pace = Pace::new(Speed::Times(10.0));
-        let due: Vec<u128> = [5_000, 5_000, 15_000, 4_000]
-            .map(|ms| pace.due(ms).as_millis())
-            .to_vec();
-        assert_eq!(due, [0, 0, 1_000, 0]);
-        assert_eq!(Pace::new(Speed::Max).due(u64::MAX), Duration::ZERO);
+        let due = [5_000, 5_000, 15_000, 4_000].map(|ms| pace.due(ms * 1_000_000));
+        assert_eq!(due, [0, 0, 1_000, 0].map(|ms| Some(Duration::from_millis(ms))));
+        assert_eq!(Pace::new(Speed::Max).due(u64::MAX), None);
         let mut slow = Pace::new(Speed::Times(f64::MIN_POSITIVE));
         slow.due(0);
-        assert_eq!(slow.due(u64::MAX), Duration::MAX);
+        assert_eq!(slow.due(u64::MAX), Some(Duration::MAX));
     }
 
     #[test]

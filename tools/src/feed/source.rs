@@ -4,8 +4,8 @@
 use std::path::{Path, PathBuf};
 
 use crate::error::{Failure, exit};
-use crate::feed::csv::FeedError;
 use crate::feed::event::{Event, Kind};
+use crate::feed::rows::FeedError;
 use crate::feed::{builtin, csv};
 
 /// A feed that can be read from its start.
@@ -20,7 +20,7 @@ pub struct Source {
 }
 
 /// Events in order.
-pub type Events = Box<dyn Iterator<Item = Result<Event, FeedError>>>;
+pub type Events = Box<dyn Iterator<Item = Result<Event, FeedError>> + Send>;
 
 impl Source {
     /// Looks through the built-in feed, or a recorded one.
@@ -83,13 +83,16 @@ impl Source {
     }
 }
 
-fn failure(file: Option<&Path>, error: &FeedError) -> Failure {
+/// What a command ends with that cannot read its feed.
+#[must_use]
+pub fn failure(file: Option<&Path>, error: &FeedError) -> Failure {
     let what = file.map_or("the built-in feed".to_owned(), |file| file.display().to_string());
     match error {
-        FeedError::Read(source) if source.kind() == std::io::ErrorKind::NotFound => {
+        FeedError::Open(source) if source.kind() == std::io::ErrorKind::NotFound => {
             Failure::file(what, source)
         }
-        FeedError::Read(source) => Failure::local(what, source, "FEED"),
+        FeedError::Open(source) => Failure::local(what, source, "FEED"),
+        FeedError::Read { .. } => Failure::local(what, error, "FEED"),
         // The input is wrong as a whole: a question of what was asked for.
         other => Failure::local(what, other, "FEED").with_exit(exit::USAGE),
     }

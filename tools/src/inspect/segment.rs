@@ -251,6 +251,7 @@ mod tests {
             proved_through: Offset(10),
             created_at: CommitTime(1),
             commit_time_floor: CommitTime(0),
+            eras: Default::default(),
             previous_base: None,
             owner_epoch: OwnerEpoch(1),
         }

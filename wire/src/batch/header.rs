@@ -44,7 +44,7 @@ pub enum BatchKind {
     Data,
     /// Records that the system wrote for its own (drop-behind notices); consumers pass over them.
     Control,
-    /// No records: only proof of how far the log is durable.
+    /// No records: only proof of how far the log is durable. One that names a producer also says that it was opened.
     Frontier,
 }
 

@@ -16,9 +16,10 @@ use tokio::time::{Instant, sleep_until, timeout};
 
 use crate::client::config::ClientConfig;
 use crate::client::error::ClientError;
+use crate::client::pool::Observer;
 use crate::decoder::FrameDecoder;
-use crate::message::{Hello, Reply, Request, Welcome};
-use crate::session::action::{Action, Event, Failure, Outcome, SessionConfig, Submission, Ticket};
+use crate::message::{Reply, Request, Welcome};
+use crate::session::action::{Action, Event, Failure, NodeName, Outcome, SessionConfig, Submission, Ticket};
 use crate::session::machine::Session;
 
 /// Requests on their way to the driver; more wait in `submit`.
@@ -58,23 +59,53 @@ struct Command {
 #[derive(Debug, Clone)]
 pub(crate) struct Connection {
     server: Arc<str>,
+    /// Whether there is another way: see [`SessionConfig::beside`].
+    is_beside: bool,
     commands: mpsc::Sender<Command>,
+    observer: Observer,
 }
 
 impl Connection {
     /// Connects and greets; fails if the first attempt does.
-    pub(crate) async fn open(config: &ClientConfig) -> Result<(Connection, Welcome), ClientError> {
-        let server: Arc<str> = config.server.as_str().into();
+    pub(crate) async fn open(
+        config: &ClientConfig,
+        observer: Observer,
+    ) -> Result<(Connection, Welcome), ClientError> {
+        let (first, greeted) = oneshot::channel();
+        let connection =
+            Connection::spawn(config, config.server.as_str().into(), None, observer, Some(first));
+        match greeted.await {
+            Ok(Ok(welcome)) => Ok((connection, welcome)),
+            Ok(Err(failure)) => Err(ClientError::of(failure, &connection.server, "connect")),
+            Err(_) => Err(ClientError::Closed { what: "the client" }),
+        }
+    }
+
+    /// Begins to connect to another shard of a known node; the observer is told whether it can be reached.
+    pub(crate) fn beside(
+        config: &ClientConfig,
+        server: String,
+        node: NodeName,
+        observer: Observer,
+    ) -> Connection {
+        Connection::spawn(config, server.into(), Some(node), observer, None)
+    }
+
+    fn spawn(
+        config: &ClientConfig,
+        server: Arc<str>,
+        beside: Option<NodeName>,
+        observer: Observer,
+        first: Option<oneshot::Sender<Result<Welcome, Failure>>>,
+    ) -> Connection {
+        let is_beside = beside.is_some();
         let session = Session::new(SessionConfig {
-            hello: Hello {
-                client: config.name.clone(),
-                token: config.token.clone(),
-            },
+            hello: config.hello(),
             connect_timeout: config.connect_timeout,
             seed: rand::random(),
+            beside,
         });
         let (commands, receiver) = mpsc::channel(COMMANDS_MAX);
-        let (first, greeted) = oneshot::channel();
         let driver = Driver {
             server: server.clone(),
             session,
@@ -83,18 +114,33 @@ impl Connection {
             sinks: HashMap::new(),
             next_ticket: 1,
             io: Io::Closed,
-            first: Some(first),
+            first,
+            observer: observer.clone(),
         };
         tokio::spawn(driver.run());
-        match greeted.await {
-            Ok(Ok(welcome)) => Ok((Connection { server, commands }, welcome)),
-            Ok(Err(failure)) => Err(ClientError::of(failure, &server, "connect")),
-            Err(_) => Err(ClientError::Closed { what: "the client" }),
+        Connection {
+            server,
+            is_beside,
+            commands,
+            observer,
         }
     }
 
     pub(crate) fn server(&self) -> &str {
         &self.server
+    }
+
+    /// Whether its requests can go over the first connection as well.
+    pub(crate) fn is_beside(&self) -> bool {
+        self.is_beside
+    }
+
+    pub(crate) fn observer(&self) -> &Observer {
+        &self.observer
+    }
+
+    pub(crate) fn is_same(&self, other: &Connection) -> bool {
+        self.commands.same_channel(&other.commands)
     }
 
     /// Hands a request over; the outcome goes to the sink. Waits while too many are on their way.
@@ -171,6 +217,7 @@ struct Driver {
     io: Io,
     /// Who waits for the first handshake.
     first: Option<oneshot::Sender<Result<Welcome, Failure>>>,
+    observer: Observer,
 }
 
 /// The socket, as far as there is one.
@@ -280,12 +327,14 @@ impl Driver {
                 Action::Close => self.io = Io::Closed,
                 Action::Up(welcome) => {
                     tracing::debug!(server = %self.server, node = welcome.node, "connected");
+                    self.observer.up(&welcome);
                     if let Some(first) = self.first.take() {
                         drop(first.send(Ok(welcome)));
                     }
                 }
                 Action::Down(failure) => {
                     tracing::debug!(server = %self.server, %failure, "not connected");
+                    self.observer.down();
                     if let Some(first) = self.first.take() {
                         drop(first.send(Err(failure)));
                     }

@@ -125,6 +125,8 @@ struct Lane {
     lineage: Lineage,
     /// A fetch is unanswered.
     waiting: bool,
+    /// It went to a shard beside the first connection: without that shard it takes another way.
+    beside: bool,
     /// Not before this, after a refusal that may pass; and since when it has been refused.
     hold: Option<Hold>,
     /// Something of it was read: a position that retention passes is then a gap, not a wrong start.
@@ -177,6 +179,7 @@ impl Consumer {
                 incarnation: found.incarnation,
                 lineage: found.lineage,
                 waiting: false,
+                beside: false,
                 hold: None,
                 started: !matches!(options.from, StartAt::Offset(_)),
                 high_water_mark: found.high_water_mark,
@@ -278,6 +281,7 @@ impl Consumer {
             let submitted = connection.submit(request, Bytes::new(), limit, sink).await;
             submitted.map_err(|failure| ClientError::of(failure, connection.server(), "fetch"))?;
             self.lanes[index].waiting = true;
+            self.lanes[index].beside = connection.is_beside();
             self.in_flight += 1;
         }
         Ok(resume)
@@ -306,7 +310,11 @@ impl Consumer {
                 lane.pass(found.offset, GapReason::Retention, &mut self.ready);
                 Ok(())
             }
-            Err(Failure::Refused(refusal)) if refusal.code.retry() == Retry::Later => {
+            Err(failure) if lane.may_pass(&failure) => {
+                if let Failure::Refused(refusal) = &failure {
+                    let (partition, was_straight) = (lane.partition, lane.beside);
+                    self.client.refused(&self.topic, partition, refusal, was_straight);
+                }
                 let now = Instant::now();
                 let since = lane.hold.map_or(now, |hold| hold.since);
                 lane.hold = Some(Hold {
@@ -317,17 +325,31 @@ impl Consumer {
                     return Ok(());
                 }
                 lane.hold = None;
-                Err(ClientError::Refused(refusal))
+                Err(self.failed(index, failure))
             }
-            Err(failure) => {
-                let place = format!("fetch {} partition {}", self.topic.spec.name, lane.partition);
-                Err(ClientError::of(failure, &self.client.config().server, &place))
-            }
+            Err(failure) => Err(self.failed(index, failure)),
         }
+    }
+
+    fn failed(&self, index: usize, failure: Failure) -> ClientError {
+        let partition = self.lanes[index].partition;
+        let place = format!("fetch {} partition {partition}", self.topic.spec.name);
+        ClientError::of(failure, &self.client.config().server, &place)
     }
 }
 
 impl Lane {
+    /// Whether to ask again after a failure: the node says so, or there is another way to it.
+    fn may_pass(&self, failure: &Failure) -> bool {
+        match failure {
+            Failure::Refused(refusal) => {
+                refusal.code.retry() == Retry::Later || refusal.code == ErrorCode::NotOwner
+            }
+            Failure::Unreachable(_) | Failure::OutcomeUnknown(_) => self.beside,
+            Failure::TimedOut(_) | Failure::Protocol(_) => false,
+        }
+    }
+
     fn is_done(&self) -> bool {
         self.end.is_some_and(|end| self.next >= end)
     }

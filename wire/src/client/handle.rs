@@ -5,23 +5,27 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
+use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
 
 use crate::client::config::ClientConfig;
 use crate::client::connection::Connection;
 use crate::client::error::ClientError;
-use crate::code::{ErrorCode, Refusal};
-use crate::ids::{PartitionId, TopicName};
+use crate::client::pool::Pool;
+use crate::code::{ErrorCode, Refusal, Retry};
+use crate::ids::{Incarnation, PartitionId, TopicName};
 use crate::message::{
-    AttachRequest, DetachRequest, FetchRequest, Fetched, FindOffset, FoundOffset, LinkStatus, Place, Reply,
-    Request, Welcome,
+    AlterTopic, AttachRequest, ClockRequest, ClockStatus, DetachRequest, FetchRequest, Fetched, FindOffset,
+    FoundOffset, LinkDetail, LinkStatus, PartitionStatus, Place, Reply, Request, ResetClock, Welcome,
 };
 use crate::meta::{Link, LinkOptions, Topic, TopicSpec};
+use crate::session::machine::is_repeatable;
 
 /// The pause before a request is made again that the node was not ready for.
 const RETRY_PAUSE: Duration = Duration::from_millis(50);
 
-/// A client of one node; clones share its connection. It lives until the last clone, producer and consumer is gone.
+/// A client of one node; clones share its connections: the first, which answers for everything, and one straight to each
+/// further shard that owns a partition it has to do with (SPEC.md C1). It lives until the last clone, producer and consumer is gone.
 #[derive(Debug, Clone)]
 pub struct Client {
     inner: Arc<Inner>,
@@ -29,9 +33,8 @@ pub struct Client {
 
 #[derive(Debug)]
 struct Inner {
-    config: ClientConfig,
     welcome: Welcome,
-    connection: Connection,
+    pool: Arc<Pool>,
     /// What was last described, by name.
     topics: Mutex<HashMap<TopicName, Topic>>,
 }
@@ -42,11 +45,10 @@ impl Client {
     /// # Errors
     /// Unreachable, refused, or not this protocol.
     pub async fn connect(config: ClientConfig) -> Result<Client, ClientError> {
-        let (connection, welcome) = Connection::open(&config).await?;
+        let (pool, welcome) = Pool::open(config).await?;
         let inner = Inner {
-            config,
             welcome,
-            connection,
+            pool,
             topics: Mutex::default(),
         };
         Ok(Client {
@@ -63,22 +65,44 @@ impl Client {
     /// How this client was set up.
     #[must_use]
     pub fn config(&self) -> &ClientConfig {
-        &self.inner.config
+        self.inner.pool.config()
     }
 
-    /// One raw round trip. A break in between is handled as the session does (see [`crate::session`]).
+    /// One raw round trip, straight to the owner if it is about a partition of a topic that this client has described.
+    /// A break in between is handled as the session does (see [`crate::session`]).
     ///
     /// # Errors
     /// Any [`ClientError`].
     pub async fn request(&self, request: Request, payload: Bytes) -> Result<(Reply, Bytes), ClientError> {
         let limit = self.limit_of(&request);
-        self.inner.connection.call(request, payload, limit).await
+        let Some((incarnation, partition)) = self.place_of(&request) else {
+            return self.inner.pool.first().call(request, payload, limit).await;
+        };
+        let connection = self.inner.pool.connection_to(incarnation, partition);
+        let answer = connection.call(request.clone(), payload.clone(), limit).await;
+        match &answer {
+            // The owner cannot be reached, which is no reason to fail: the first connection's shard forwards it.
+            Err(ClientError::Unreachable { .. }) if connection.is_beside() => {
+                self.inner.pool.first().call(request, payload, limit).await
+            }
+            Err(ClientError::OutcomeUnknown { .. })
+                if connection.is_beside() && is_repeatable(&request, &payload) =>
+            {
+                self.inner.pool.first().call(request, payload, limit).await
+            }
+            Err(error) if error.code() == ErrorCode::NotOwner => {
+                let was_straight = connection.is_beside();
+                self.inner.pool.strayed(incarnation, partition, was_straight);
+                answer
+            }
+            _ => answer,
+        }
     }
 
     /// As [`Client::request`], without payloads, and again while the node says that it did nothing and will soon be
     /// able to.
     async fn ask(&self, request: Request) -> Result<Reply, ClientError> {
-        let give_up = Instant::now() + self.inner.config.request_timeout;
+        let give_up = Instant::now() + self.config().request_timeout;
         loop {
             match self.request(request.clone(), Bytes::new()).await {
                 Err(error) if is_momentary(error.code()) && Instant::now() + RETRY_PAUSE < give_up => {
@@ -238,9 +262,44 @@ impl Client {
         }
     }
 
-    /// The connection to the shard that owns a partition: the one there is, which answers for all partitions.
-    pub(crate) fn connection_to(&self, _topic: &Topic, _partition: PartitionId) -> &Connection {
-        &self.inner.connection
+    /// Which partition a request is about, if it is about one and the life of its topic is known.
+    fn place_of(&self, request: &Request) -> Option<(Incarnation, PartitionId)> {
+        let (topic, life, partition) = match request {
+            Request::Produce(request) => (&request.topic, Some(request.incarnation), request.partition),
+            Request::OpenProducer(request) => (&request.topic, Some(request.incarnation), request.partition),
+            Request::Fetch(request) => (&request.topic, request.incarnation, request.partition),
+            Request::FindOffset(request) => (&request.topic, None, request.partition),
+            _ => return None,
+        };
+        let life = life.or_else(|| Some(self.topics().get(topic)?.incarnation))?;
+        Some((life, partition))
+    }
+
+    /// The connection to the shard that owns a partition, or the first one as long as that cannot be had.
+    pub(crate) fn connection_to(&self, topic: &Topic, partition: PartitionId) -> Connection {
+        self.inner.pool.connection_to(topic.incarnation, partition)
+    }
+
+    /// Wakes whenever [`Client::connection_to`] may say another one.
+    pub(crate) fn changes(&self) -> watch::Receiver<u64> {
+        self.inner.pool.changes()
+    }
+
+    /// Takes note of a refusal: what it says to be stale is not used again.
+    pub(crate) fn refused(
+        &self,
+        topic: &Topic,
+        partition: PartitionId,
+        refusal: &Refusal,
+        was_straight: bool,
+    ) {
+        if refusal.code == ErrorCode::NotOwner {
+            let pool = &self.inner.pool;
+            pool.strayed(topic.incarnation, partition, was_straight);
+        }
+        if refusal.code.retry() == Retry::Refresh {
+            self.forget(&topic.spec.name);
+        }
     }
 
     /// Drops what is remembered of a topic: a refusal says that it is stale.
@@ -254,12 +313,12 @@ impl Client {
             Request::Fetch(fetch) => Duration::from_millis(u64::from(fetch.wait_millis)),
             _ => Duration::ZERO,
         };
-        self.inner.config.request_timeout.saturating_add(wait)
+        self.config().request_timeout.saturating_add(wait)
     }
 
     pub(crate) fn unexpected(&self, reply: &Reply) -> ClientError {
         ClientError::Protocol {
-            server: self.inner.config.server.clone(),
+            server: self.config().server.clone(),
             why: unexpected(reply),
         }
     }
@@ -268,13 +327,93 @@ impl Client {
         // The map is whole at every point where a holder could panic.
         self.inner.topics.lock().unwrap_or_else(PoisonError::into_inner)
     }
+
+    /// Changes settings of a topic; the topic as it then is.
+    ///
+    /// # Errors
+    /// Any [`ClientError`]; after `OUTCOME_UNKNOWN` it may be changed.
+    pub async fn alter_topic(&self, change: AlterTopic) -> Result<Topic, ClientError> {
+        self.forget(&change.topic);
+        match self.ask(Request::AlterTopic(change)).await? {
+            Reply::TopicAltered(topic) => {
+                self.topics().insert(topic.spec.name.clone(), topic.clone());
+                Ok(topic)
+            }
+            other => Err(self.unexpected(&other)),
+        }
+    }
+
+    /// Partitions with their place and their ends, of one topic or all, by topic, then number.
+    ///
+    /// # Errors
+    /// Any [`ClientError`].
+    pub async fn list_partitions(
+        &self,
+        topic: Option<&TopicName>,
+    ) -> Result<Vec<PartitionStatus>, ClientError> {
+        let request = Request::ListPartitions(topic.cloned());
+        match self.ask(request).await? {
+            Reply::Partitions(partitions) => Ok(partitions),
+            other => Err(self.unexpected(&other)),
+        }
+    }
+
+    /// One link in detail: every cursor, and every child partition as each of them sees it.
+    ///
+    /// # Errors
+    /// Any [`ClientError`].
+    pub async fn describe_link(
+        &self,
+        parent: &TopicName,
+        child: &TopicName,
+    ) -> Result<LinkDetail, ClientError> {
+        let request = DetachRequest {
+            parent: parent.clone(),
+            child: child.clone(),
+        };
+        match self.ask(Request::DescribeLink(request)).await? {
+            Reply::LinkDetail(detail) => Ok(detail),
+            other => Err(self.unexpected(&other)),
+        }
+    }
+
+    /// What each shard's clock says and whether it is held back; or releases it (SPEC.md G6).
+    ///
+    /// # Errors
+    /// Any [`ClientError`].
+    pub async fn clock(&self, request: ClockRequest) -> Result<Vec<ClockStatus>, ClientError> {
+        match self.ask(Request::Clock(request)).await? {
+            Reply::Clocks(clocks) => Ok(clocks),
+            other => Err(self.unexpected(&other)),
+        }
+    }
+
+    /// Recovers a partition that was stamped in a false future (G6); its clock as it goes on.
+    ///
+    /// # Errors
+    /// Any [`ClientError`].
+    pub async fn reset_clock(
+        &self,
+        topic: &TopicName,
+        partition: PartitionId,
+    ) -> Result<ClockStatus, ClientError> {
+        let request = ResetClock {
+            topic: topic.clone(),
+            partition,
+        };
+        match self.ask(Request::ResetClock(request)).await? {
+            Reply::ClockReset(status) => Ok(status),
+            other => Err(self.unexpected(&other)),
+        }
+    }
 }
 
-/// Whether a refusal says that nothing was done, and is over in moments: not a full disk, nor a node that leaves.
+/// Whether a refusal says that nothing was done, and is over in moments: not a full disk, nor a node that leaves. Nor
+/// does a wrong shard last: the next attempt takes another way.
 fn is_momentary(code: ErrorCode) -> bool {
     matches!(
         code,
-        ErrorCode::Busy | ErrorCode::TooManyInFlight | ErrorCode::NoLeader
+        ErrorCode::Busy | ErrorCode::TooManyInFlight | ErrorCode::NoLeader | ErrorCode::NotOwner
     )
 }
 

@@ -26,6 +26,7 @@ pub mod delivery;
 pub mod error;
 pub mod handle;
 mod open;
+mod pool;
 pub mod producer;
 mod sender;
 

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
-use tokio::sync::{Notify, Semaphore};
+use tokio::sync::{Notify, Semaphore, SemaphorePermit, TryAcquireError};
 use tokio::time::Instant;
 
 use crate::batch::builder::PushError;
@@ -76,6 +76,7 @@ impl Producer {
                 open: HashMap::new(),
                 flush: false,
                 closing: false,
+                trouble: None,
             }),
             space: Semaphore::new(options.buffer_bytes),
             wake: Notify::new(),
@@ -101,6 +102,13 @@ impl Producer {
         &self.topic
     }
 
+    /// Why the last answered batch was not committed; `None` once one is. It may be tried again until its time is up,
+    /// so this is what a producer waits for that seems to stand still.
+    #[must_use]
+    pub fn trouble(&self) -> Option<ClientError> {
+        self.shared.lock().trouble.clone()
+    }
+
     /// Accepts a record; waits only for buffer space. It goes to its key's partition; without a key, to the
     /// partition whose turn it is, which changes with every batch.
     ///
@@ -119,7 +127,33 @@ impl Producer {
         self.accept(Some(partition), record).await
     }
 
+    /// As [`Producer::send`], without waiting.
+    ///
+    /// # Errors
+    /// As [`Producer::send`]; and `BUSY` when the buffer is full.
+    pub fn try_send(&self, record: Record) -> Result<Delivery, ClientError> {
+        let cost = self.cost_of(&record)?;
+        let space = self.shared.space.try_acquire_many(cost as u32);
+        let space = space.map_err(|error| match error {
+            TryAcquireError::Closed => ClientError::Closed { what: "the producer" },
+            TryAcquireError::NoPermits => {
+                let bytes = self.options.buffer_bytes;
+                let what = format!("the producer's buffer of {bytes} bytes is full (buffer_bytes)");
+                ClientError::Refused(Refusal::new(ErrorCode::Busy, what))
+            }
+        })?;
+        self.take(self.options.partition, &record, cost, space)
+    }
+
     async fn accept(&self, partition: Option<PartitionId>, record: Record) -> Result<Delivery, ClientError> {
+        let cost = self.cost_of(&record)?;
+        let space = self.shared.space.acquire_many(cost as u32).await;
+        let space = space.map_err(|_| ClientError::Closed { what: "the producer" })?;
+        self.take(partition, &record, cost, space)
+    }
+
+    /// The bytes of the buffer that a record takes.
+    fn cost_of(&self, record: &Record) -> Result<usize, ClientError> {
         let size = record.size();
         let cost = size + RECORD_OVERHEAD_BYTES;
         if size > RECORD_BYTES_MAX || cost > self.options.buffer_bytes {
@@ -130,17 +164,25 @@ impl Producer {
                 what,
             )));
         }
-        let space = self.shared.space.acquire_many(cost as u32).await;
-        let space = space.map_err(|_| ClientError::Closed { what: "the producer" })?;
+        Ok(cost)
+    }
+
+    fn take(
+        &self,
+        partition: Option<PartitionId>,
+        record: &Record,
+        cost: usize,
+        space: SemaphorePermit<'_>,
+    ) -> Result<Delivery, ClientError> {
         let now = self.shared.started.elapsed();
         let mut state = self.shared.lock();
         if state.closing {
             return Err(ClientError::Closed { what: "the producer" });
         }
-        let partition = partition.unwrap_or_else(|| state.batcher.route(&record));
+        let partition = partition.unwrap_or_else(|| state.batcher.route(record));
         let (batch, index) = state
             .batcher
-            .push(partition, &record, now)
+            .push(partition, record, now)
             .map_err(|error| refused(&self.topic, partition, error))?;
         space.forget();
         let open = state.open.entry(batch).or_insert_with(|| OpenBatch {

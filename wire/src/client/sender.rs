@@ -5,15 +5,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
-use tokio::sync::{Notify, Semaphore, mpsc};
+use tokio::sync::{Notify, Semaphore, mpsc, watch};
 use tokio::time::{Instant, sleep_until};
 
 use crate::client::config::Idempotence;
-use crate::client::connection::Sink;
+use crate::client::connection::{Connection, Sink};
 use crate::client::delivery::BatchOutcome;
 use crate::client::error::ClientError;
 use crate::client::handle::{Client, unexpected};
-use crate::code::Retry;
 use crate::ids::{PartitionId, Writer};
 use crate::message::{OpenProducer, ProduceRequest, Produced, ProducerKey, Reply, Request};
 use crate::meta::Topic;
@@ -41,6 +40,8 @@ pub(crate) struct State {
     pub(crate) open: HashMap<BatchId, OpenBatch>,
     pub(crate) flush: bool,
     pub(crate) closing: bool,
+    /// Why the last answered batch was not committed, until one is.
+    pub(crate) trouble: Option<ClientError>,
 }
 
 #[derive(Debug)]
@@ -63,6 +64,12 @@ enum Asked {
     Batch(PartitionId, BatchId),
 }
 
+/// The connection that a partition's requests take.
+struct Way {
+    connection: Connection,
+    in_flight: usize,
+}
+
 /// The task of one producer: performs what its batcher says.
 pub(crate) struct Driver {
     client: Client,
@@ -74,6 +81,11 @@ pub(crate) struct Driver {
     /// By tag.
     asked: HashMap<u64, Asked>,
     next_tag: u64,
+    /// The connection of each partition that has something in flight: what follows takes the same, so that no batch
+    /// overtakes another on its way.
+    ways: HashMap<PartitionId, Way>,
+    /// Wakes when another connection may be the right one.
+    changes: watch::Receiver<u64>,
     /// Bounded by the batches in flight.
     answers: mpsc::UnboundedSender<(u64, Outcome)>,
     answered: mpsc::UnboundedReceiver<(u64, Outcome)>,
@@ -83,6 +95,7 @@ impl Driver {
     pub(crate) fn new(client: Client, topic: Topic, idempotence: Idempotence, shared: Arc<Shared>) -> Driver {
         let (answers, answered) = mpsc::unbounded_channel();
         Driver {
+            changes: client.changes(),
             client,
             topic,
             idempotence,
@@ -90,6 +103,7 @@ impl Driver {
             shared,
             asked: HashMap::new(),
             next_tag: 0,
+            ways: HashMap::new(),
             answers,
             answered,
         }
@@ -119,6 +133,7 @@ impl Driver {
             tokio::select! {
                 () = shared.wake.notified() => {}
                 () = &mut wake => {}
+                Ok(()) = self.changes.changed() => self.reroute().await,
                 Some((tag, outcome)) = self.answered.recv() => {
                     self.answer(tag, outcome).await;
                     while let Ok((tag, outcome)) = self.answered.try_recv() {
@@ -131,27 +146,34 @@ impl Driver {
 
     async fn answer(&mut self, tag: u64, outcome: Outcome) {
         let Outcome { result, resent } = outcome;
-        if let Err(Failure::Refused(refusal)) = &result
-            && refusal.code.retry() == Retry::Refresh
-        {
-            self.client.forget(&self.topic.spec.name);
+        let Some(asked) = self.asked.remove(&tag) else {
+            return;
+        };
+        let (Asked::Open(partition) | Asked::Batch(partition, _)) = asked;
+        let was_straight = self.returned(partition);
+        if let Err(Failure::Refused(refusal)) = &result {
+            self.client.refused(&self.topic, partition, refusal, was_straight);
         }
+        let trouble = result.as_ref().err().map(|failure| {
+            let what = format!("produce to {}", self.topic.spec.name);
+            ClientError::of(failure.clone(), &self.client.config().server, &what)
+        });
         let result = result.map(|(reply, _)| reply);
-        let event = match self.asked.remove(&tag) {
-            Some(Asked::Open(partition)) => Event::Opened {
+        let event = match asked {
+            Asked::Open(_) => Event::Opened {
                 partition,
                 result: result.and_then(opened),
             },
-            Some(Asked::Batch(partition, batch)) => Event::Settled {
+            Asked::Batch(_, batch) => Event::Settled {
                 partition,
                 batch,
                 resent,
                 result: result.and_then(produced),
             },
-            None => return,
         };
         let actions = {
             let mut state = self.shared.lock();
+            state.trouble = trouble;
             state.batcher.step(event, self.shared.started.elapsed())
         };
         self.perform(actions).await;
@@ -205,7 +227,14 @@ impl Driver {
         self.asked.insert(tag, asked);
         let sink = Sink::Many(tag, self.answers.clone());
         let limit = self.client.limit_of(&request);
-        let connection = self.client.connection_to(&self.topic, partition);
+        // Asked every time: that is also what makes the client look for a better one.
+        let best = self.client.connection_to(&self.topic, partition);
+        let way = self.ways.entry(partition).or_insert(Way {
+            connection: best,
+            in_flight: 0,
+        });
+        way.in_flight += 1;
+        let connection = way.connection.clone();
         if let Err(failure) = connection.submit(request, payload, limit, sink).await {
             let outcome = Outcome {
                 result: Err(failure),
@@ -216,12 +245,47 @@ impl Driver {
         }
     }
 
+    /// One request of a partition has come back; with the last one its connection is free to change. Says whether it
+    /// was one beside the first.
+    fn returned(&mut self, partition: PartitionId) -> bool {
+        let Some(way) = self.ways.get_mut(&partition) else {
+            return false;
+        };
+        way.in_flight -= 1;
+        let (was_straight, is_last) = (way.connection.is_beside(), way.in_flight == 0);
+        if is_last {
+            self.ways.remove(&partition);
+        }
+        was_straight
+    }
+
+    /// Lets the partitions that would now take another connection finish what they have in flight, and then change.
+    async fn reroute(&mut self) {
+        let moved: Vec<PartitionId> = self
+            .ways
+            .iter()
+            .filter(|(partition, way)| {
+                let best = self.client.connection_to(&self.topic, **partition);
+                !best.is_same(&way.connection)
+            })
+            .map(|(partition, _)| *partition)
+            .collect();
+        for partition in moved {
+            let actions = {
+                let mut state = self.shared.lock();
+                let now = self.shared.started.elapsed();
+                state.batcher.step(Event::Reroute { partition }, now)
+            };
+            self.perform(actions).await;
+        }
+    }
+
     fn done(&self, partition: PartitionId, batch: BatchId, result: Result<Produced, Failure>) {
         let Some(open) = self.shared.lock().open.remove(&batch) else {
             return;
         };
         self.shared.space.add_permits(open.cost);
-        let server = self.client.connection_to(&self.topic, partition).server();
+        let server = &self.client.config().server;
         let what = format!("produce to {} partition {partition}", self.topic.spec.name);
         let result = result.map_err(|failure| ClientError::of(failure, server, &what));
         open.outcome.settle(result);

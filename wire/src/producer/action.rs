@@ -68,6 +68,12 @@ pub enum Event {
         /// How it ended.
         result: Result<Produced, Failure>,
     },
+    /// Batches of this partition would now take another connection. It sends nothing until all that is in flight there
+    /// is back, so that no batch overtakes another.
+    Reroute {
+        /// Which.
+        partition: PartitionId,
+    },
     /// Nothing that was pushed so far is to linger.
     Flush,
     /// Records were pushed, or [`crate::producer::batcher::Batcher::wake_at`] has come.

@@ -133,6 +133,12 @@ impl Batcher {
                 self.lanes[index].settled(batch, resent, result, now, &mut out);
                 self.pump(index, now, &mut out);
             }
+            Event::Reroute { partition } => {
+                if let Some(lane) = self.lanes.get_mut(partition.0 as usize) {
+                    lane.reroute();
+                    self.pump(partition.0 as usize, now, &mut out);
+                }
+            }
             Event::Flush => {
                 for index in 0..self.lanes.len() {
                     self.lanes[index].flush();

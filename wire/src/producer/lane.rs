@@ -66,6 +66,8 @@ pub(crate) struct Lane {
     unacknowledged: VecDeque<Cut>,
     /// After a failure: send nothing until all in flight is back, then again from the first.
     rewinding: bool,
+    /// Another connection is the right one: send nothing until all in flight is back.
+    rerouting: bool,
     hold_until: Option<Duration>,
     /// In a row.
     failures: u32,
@@ -95,6 +97,7 @@ impl Lane {
             gathering: VecDeque::new(),
             unacknowledged: VecDeque::new(),
             rewinding: false,
+            rerouting: false,
             hold_until: None,
             failures: 0,
             not_opened: None,
@@ -138,6 +141,11 @@ impl Lane {
             since: now,
             flush: false,
         });
+    }
+
+    /// Empties the way before another is taken.
+    pub(crate) fn reroute(&mut self) {
+        self.rerouting = self.unacknowledged.iter().any(|cut| cut.in_flight);
     }
 
     pub(crate) fn flush(&mut self) {
@@ -205,10 +213,10 @@ impl Lane {
     }
 
     fn send_again(&mut self, out: &mut Vec<Action>) -> bool {
-        if self.rewinding && self.unacknowledged.iter().any(|cut| cut.in_flight) {
+        if (self.rewinding || self.rerouting) && self.unacknowledged.iter().any(|cut| cut.in_flight) {
             return false;
         }
-        self.rewinding = false;
+        (self.rewinding, self.rerouting) = (false, false);
         for cut in self.unacknowledged.iter_mut().filter(|cut| !cut.in_flight) {
             cut.in_flight = true;
             cut.sends += 1;
@@ -222,7 +230,7 @@ impl Lane {
     }
 
     fn has_room(&self, config: &BatcherConfig) -> bool {
-        !self.rewinding && self.unacknowledged.len() < config.in_flight
+        !self.rewinding && !self.rerouting && self.unacknowledged.len() < config.in_flight
     }
 
     /// Whether the next batch is to be cut: it is full, or nothing is in flight, or it has waited long enough.

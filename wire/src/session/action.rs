@@ -20,6 +20,19 @@ pub struct SessionConfig {
     pub connect_timeout: Duration,
     /// Spreads the reconnects of many clients.
     pub seed: u64,
+    /// For a connection to one more shard of a node that is known already: who must answer there. Its requests can go
+    /// over the first connection too, so they are handed back as soon as the shard cannot be reached: as
+    /// [`Failure::Unreachable`] what was never sent, as [`Failure::OutcomeUnknown`] what may have been done.
+    pub beside: Option<NodeName>,
+}
+
+/// Which node is meant.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NodeName {
+    /// Its number.
+    pub node: u64,
+    /// Its cluster's id, in hex.
+    pub cluster: String,
 }
 
 /// One request to be made.

@@ -11,7 +11,7 @@ use crate::decoder::Frame;
 use crate::frame::{self, FrameKind};
 use crate::ids::Writer;
 use crate::limits::REQUESTS_IN_FLIGHT_MAX;
-use crate::message::{Reply, Request};
+use crate::message::{Reply, Request, Welcome};
 use crate::session::action::{Action, Event, Failure, Outcome, SessionConfig, Submission};
 
 /// The first pause before reconnecting; each failure doubles it.
@@ -223,6 +223,13 @@ impl Session {
                 },
                 answer,
             ) if correlation == hello => match answer {
+                Ok(Reply::Welcome(welcome)) if self.is_another(&welcome) => {
+                    let why = format!(
+                        "another node, {} of {}, answers there",
+                        welcome.node, welcome.cluster
+                    );
+                    self.broken(Failure::Unreachable(why), now, out);
+                }
                 Ok(Reply::Welcome(welcome)) => {
                     self.link = Link::Ready;
                     out.push(Action::Up(welcome));
@@ -279,7 +286,14 @@ impl Session {
                 _ => out.push(pending.complete(Err(Failure::OutcomeUnknown(self.last_error.clone())))),
             }
         }
-        if !was_ready {
+        if was_ready {
+            return;
+        }
+        if self.config.beside.is_some() {
+            // Said first, so that whoever gets a request back knows already that this way is closed.
+            out.push(Action::Down(why.clone()));
+            self.hand_back(&why, out);
+        } else {
             if hopeless {
                 for pending in std::mem::take(&mut self.queue) {
                     out.push(pending.complete(Err(why.clone())));
@@ -287,6 +301,24 @@ impl Session {
             }
             out.push(Action::Down(why));
         }
+    }
+
+    /// Whether it is not the node that this session is to reach.
+    fn is_another(&self, welcome: &Welcome) -> bool {
+        let beside = self.config.beside.as_ref();
+        beside.is_some_and(|known| known.node != welcome.node || known.cluster != welcome.cluster)
+    }
+
+    /// Ends what waits for the connection: the caller has another way.
+    fn hand_back(&mut self, why: &Failure, out: &mut Vec<Action>) {
+        for pending in std::mem::take(&mut self.queue) {
+            let failure = match pending.sends {
+                0 => Failure::Unreachable(why.to_string()),
+                _ => Failure::OutcomeUnknown(why.to_string()),
+            };
+            out.push(pending.complete(Err(failure)));
+        }
+        self.deadline_floor = None;
     }
 
     fn tick(&mut self, now: Duration, out: &mut Vec<Action>) {
@@ -375,7 +407,7 @@ impl Pending {
 }
 
 /// Whether doing a request twice is harmless, or noticed by the node.
-fn is_repeatable(request: &Request, payload: &[u8]) -> bool {
+pub(crate) fn is_repeatable(request: &Request, payload: &[u8]) -> bool {
     match request {
         Request::Produce(_) => {
             BatchHeader::decode(payload).is_ok_and(|header| header.writer != Writer::Anonymous)

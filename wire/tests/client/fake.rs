@@ -11,12 +11,15 @@ use tailwater_wire::batch::view::BatchView;
 use tailwater_wire::code::{ErrorCode, Refusal};
 use tailwater_wire::decoder::{Frame, FrameDecoder};
 use tailwater_wire::frame::{self, FrameKind};
-use tailwater_wire::ids::{CommitTime, Incarnation, Lineage, Offset, OwnerEpoch, TopicName, Writer};
+use tailwater_wire::ids::{
+    CommitTime, Incarnation, Lineage, Offset, OwnerEpoch, PartitionId, TopicName, Writer,
+};
 use tailwater_wire::message::{
     FetchRequest, Fetched, FoundOffset, Place, Produced, ProducerKey, ProducerOpened, Reply, Request, Welcome,
 };
 use tailwater_wire::meta::{Durability, Topic, TopicSpec};
 use tailwater_wire::partitioner::Partitioner;
+use tailwater_wire::placement::shard_of;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
@@ -65,6 +68,15 @@ pub struct State {
     pub fetches: usize,
     pub hello: String,
     pub lineage: [u8; 8],
+    /// The ports that the node says its shards have; without any, the one that it was started with.
+    pub ports: Vec<u16>,
+    /// Shards answer `NOT_OWNER` for partitions that are not theirs, instead of forwarding.
+    pub refuses_strangers: bool,
+    pub cluster: String,
+    /// Requests for partitions, by the port that they came in at.
+    pub arrivals: Vec<(u16, u32)>,
+    /// Connections that are open, by port.
+    pub open: HashMap<u16, usize>,
 }
 
 /// A running one; it ends with its runtime.
@@ -74,6 +86,8 @@ pub struct Fake {
     state: Arc<Mutex<State>>,
     /// Produce requests wait while this is true.
     hold: watch::Sender<bool>,
+    /// Ends the listeners and connections of a port.
+    doors: Arc<Mutex<HashMap<u16, watch::Sender<bool>>>>,
 }
 
 impl Fake {
@@ -82,21 +96,109 @@ impl Fake {
         let state = State {
             partitions: (0..partitions).map(|_| Partition::default()).collect(),
             lineage: LINEAGE.0,
+            cluster: "c".to_owned(),
             ..State::default()
         };
         let fake = Fake {
             address: listener.local_addr().expect("bound"),
             state: Arc::new(Mutex::new(state)),
             hold: watch::channel(false).0,
+            doors: Arc::default(),
         };
-        let serving = fake.clone();
+        fake.listen(listener);
+        fake
+    }
+
+    /// A node with so many shards, each with a port of its own.
+    pub async fn with_shards(partitions: usize, shards: usize) -> Fake {
+        let fake = Fake::start(partitions).await;
+        let mut ports = vec![fake.address.port()];
+        while ports.len() < shards {
+            ports.push(fake.open_door(0).await);
+        }
+        fake.state().ports = ports;
+        fake
+    }
+
+    /// Listens on a port, 0 for any; returns which.
+    pub async fn open_door(&self, port: u16) -> u16 {
+        let listener = TcpListener::bind(("127.0.0.1", port)).await;
+        let listener = listener.expect("a free port");
+        let port = listener.local_addr().expect("bound").port();
+        self.listen(listener);
+        port
+    }
+
+    /// Ends everything on a port; further connects are refused.
+    pub async fn close_door(&self, port: u16) {
+        let door = self.doors.lock().expect("whole").remove(&port);
+        door.expect("it was open").send_replace(true);
+        let closed = || async {
+            let refused = TcpStream::connect(("127.0.0.1", port)).await.is_err();
+            refused && self.state().open.get(&port).copied().unwrap_or(0) == 0
+        };
+        while !closed().await {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    }
+
+    /// The process ends and begins anew with other shards: every connection breaks.
+    pub async fn restart(&self, ports: Vec<u16>) {
+        let old: Vec<u16> = self.doors.lock().expect("whole").keys().copied().collect();
+        for port in old {
+            self.close_door(port).await;
+        }
+        self.state().ports.clone_from(&ports);
+        for port in ports {
+            self.open_door(port).await;
+        }
+    }
+
+    fn listen(&self, listener: TcpListener) {
+        let port = listener.local_addr().expect("bound").port();
+        let (door, mut closed) = watch::channel(false);
+        self.doors.lock().expect("whole").insert(port, door);
+        let serving = self.clone();
         tokio::spawn(async move {
-            while let Ok((stream, _)) = listener.accept().await {
-                let one = serving.clone();
-                tokio::spawn(async move { one.serve(stream).await });
+            loop {
+                let stream = tokio::select! {
+                    accepted = listener.accept() => accepted.expect("a stream").0,
+                    _ = closed.changed() => return,
+                };
+                let (one, mut closed) = (serving.clone(), closed.clone());
+                *one.state().open.entry(port).or_default() += 1;
+                tokio::spawn(async move {
+                    tokio::select! {
+                        _ = one.clone().serve(stream, port) => {}
+                        _ = closed.changed() => {}
+                    }
+                    *one.state().open.entry(port).or_default() -= 1;
+                });
             }
         });
-        fake
+    }
+
+    /// Where the requests for a partition came in, one after another, without repeats.
+    pub fn ways_of(&self, partition: u32) -> Vec<u16> {
+        let state = self.state();
+        let of = state.arrivals.iter().filter(|(_, at)| *at == partition);
+        let mut ports: Vec<u16> = of.map(|(port, _)| *port).collect();
+        ports.dedup();
+        ports
+    }
+
+    fn ports(&self) -> Vec<u16> {
+        let ports = self.state().ports.clone();
+        if ports.is_empty() {
+            return vec![self.address.port()];
+        }
+        ports
+    }
+
+    /// The port of the shard that owns a partition.
+    pub fn owner_of(&self, partition: u32) -> u16 {
+        let ports = self.ports();
+        ports[shard_of(INCARNATION, PartitionId(partition), ports.len() as u32) as usize]
     }
 
     pub fn state(&self) -> MutexGuard<'_, State> {
@@ -133,12 +235,12 @@ impl Fake {
         header.base_offset
     }
 
-    async fn serve(self, mut stream: TcpStream) -> Option<()> {
+    async fn serve(self, mut stream: TcpStream, port: u16) -> Option<()> {
         self.state().connections += 1;
         let mut decoder = FrameDecoder::new();
         loop {
             while let Some(frame) = decoder.next_frame().ok()? {
-                self.answer(frame, &mut stream).await?;
+                self.answer(frame, &mut stream, port).await?;
             }
             if stream.read_buf(decoder.space()).await.ok()? == 0 {
                 return None;
@@ -147,10 +249,11 @@ impl Fake {
     }
 
     /// `None` ends the connection.
-    async fn answer(&self, frame: Frame, stream: &mut TcpStream) -> Option<()> {
+    async fn answer(&self, frame: Frame, stream: &mut TcpStream, port: u16) -> Option<()> {
         let correlation = frame.header.correlation;
         let request: Request = frame::decode_meta(&frame.meta).ok()?;
         let fault = self.fault_for(&request, frame.payload.len());
+        let stranger = self.arrived(&request, port);
         if matches!(request, Request::Produce(_)) {
             let mut hold = self.hold.subscribe();
             hold.wait_for(|hold| !hold).await.ok()?;
@@ -158,7 +261,7 @@ impl Fake {
         let bytes = match fault {
             Some(Fault::DropBefore) => return None,
             Some(Fault::DropAfter) => {
-                self.handle(request, &frame.payload).await.ok();
+                self.handle(request, &frame.payload, port).await.ok();
                 return None;
             }
             Some(Fault::HalfFrame) => {
@@ -169,7 +272,8 @@ impl Fake {
             Some(Fault::Garbage) => b"HTTP/1.1 400 Bad Request\r\n\r\n".to_vec(),
             Some(Fault::WrongReply) => frame::encode(FrameKind::Reply, correlation, &Reply::Detached, 0),
             Some(Fault::Refuse(code)) => refusal(correlation, code),
-            None => match self.handle(request, &frame.payload).await {
+            None if stranger => refusal(correlation, ErrorCode::NotOwner),
+            None => match self.handle(request, &frame.payload, port).await {
                 Ok((reply, payload)) => {
                     let mut bytes = frame::encode(FrameKind::Reply, correlation, &reply, payload.len());
                     bytes.extend_from_slice(&payload);
@@ -179,6 +283,21 @@ impl Fake {
             },
         };
         stream.write_all(&bytes).await.ok()
+    }
+
+    /// Notes where a request came in; whether that shard will have nothing to do with it.
+    fn arrived(&self, request: &Request, port: u16) -> bool {
+        let partition = match request {
+            Request::Produce(request) => request.partition,
+            Request::OpenProducer(request) => request.partition,
+            Request::Fetch(request) => request.partition,
+            Request::FindOffset(request) => request.partition,
+            _ => return false,
+        };
+        let owner = self.owner_of(partition.0);
+        let mut state = self.state();
+        state.arrivals.push((port, partition.0));
+        state.refuses_strangers && owner != port
     }
 
     fn fault_for(&self, request: &Request, payload_len: usize) -> Option<Fault> {
@@ -200,15 +319,16 @@ impl Fake {
         }
     }
 
-    async fn handle(&self, request: Request, payload: &[u8]) -> Result<(Reply, Bytes), ErrorCode> {
+    async fn handle(&self, request: Request, payload: &[u8], port: u16) -> Result<(Reply, Bytes), ErrorCode> {
         let none = Bytes::new();
         match request {
             Request::Hello(_) => {
+                let ports = self.ports();
                 let welcome = Welcome {
                     node: 1,
-                    cluster: "c".to_owned(),
-                    shard: 0,
-                    shard_ports: vec![self.address.port()],
+                    cluster: self.state().cluster.clone(),
+                    shard: ports.iter().position(|at| *at == port).unwrap_or(0) as u32,
+                    shard_ports: ports,
                     version: "0".to_owned(),
                 };
                 Ok((Reply::Welcome(welcome), none))

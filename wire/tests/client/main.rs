@@ -5,6 +5,7 @@ mod consuming;
 mod fake;
 mod producing;
 mod requests;
+mod routing;
 
 use std::time::Duration;
 

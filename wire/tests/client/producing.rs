@@ -213,9 +213,16 @@ async fn sends_wait_while_the_buffer_is_full_and_go_on_when_it_empties() {
     }
     assert!((50..=64).contains(&deliveries.len()), "{}", deliveries.len());
     assert!(fake.state().produce_bytes <= 96 << 10);
+    let full = producer.try_send(big(998)).expect_err("it would have to wait");
+    assert_eq!((full.code(), full.retry()), (ErrorCode::Busy, Retry::Later));
+    assert!(full.to_string().contains("buffer_bytes"), "{full}");
     fake.hold(false);
     let last = timeout(Duration::from_secs(5), producer.send(big(999))).await;
     deliveries.push(last.expect("there is room again").expect("accepted"));
+    while let Err(full) = producer.try_send(big(1_000)) {
+        assert_eq!(full.code(), ErrorCode::Busy);
+        tokio::task::yield_now().await;
+    }
     for delivery in deliveries {
         delivery.await.expect("committed");
     }

@@ -4,7 +4,7 @@ use tailwater_wire::ids::{CommitTime, Offset};
 
 use crate::fanout::cursor::message::RequestId;
 
-/// How long a read waits at the tail, in milliseconds (SPEC.md F3).
+/// How long a read waits at the tail, in milliseconds (SPEC.md F3); a driver may let it wait until there is something.
 pub const READ_WAIT_MILLIS: u64 = 1_000;
 /// How long records gather while a commit of the link is in flight, in nanoseconds (`fanout.linger`, F3).
 pub const LINGER_NANOS: u64 = 25_000_000;

@@ -190,7 +190,9 @@ pub enum Action {
         records_max: usize,
         /// At most about so many bytes; one batch is returned even if it is larger.
         bytes_max: usize,
-        /// While nothing is committed at `from`, wait so long. A record that is there and not due ends the wait.
+        /// Not 0: while nothing is committed at `from`, wait. After so long an empty answer may be given; a driver to which
+        /// waiting costs nothing waits on, but no longer than the cursor lives. A record that is there and not due ends the
+        /// wait.
         wait_millis: u64,
     },
     /// Commit a batch to a child partition, flushed.

@@ -20,7 +20,7 @@ impl Cursor {
         assert!(slab.next >= reading.from, "a read goes forward");
         let gate = slab
             .next_commit
-            .map(|commit| delay_gate::decide(self.config.delay, now, commit));
+            .map(|commit| delay_gate::decide(self.config.delay, now, self.gate_held, commit));
         let lane = self.lane(name);
         lane.full = slab.full;
         lane.gather_until = None;

@@ -138,7 +138,7 @@ impl Cursor {
         out.push(Action::Read {
             request,
             from,
-            committed_at_max: delay_gate::committed_at_max(self.config.delay, now),
+            committed_at_max: delay_gate::committed_at_max(self.config.delay, now, self.gate_held),
             records_max: self.config.slab_records_max,
             bytes_max: self.config.slab_bytes_max,
             wait_millis,

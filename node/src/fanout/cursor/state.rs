@@ -113,6 +113,8 @@ pub struct Cursor {
     pub(super) gaps: Gaps,
     pub(super) parent_stall: Option<StallReason>,
     pub(super) next_due: Option<CommitTime>,
+    /// The owner's clock is held: a delay lets nothing pass (SPEC.md G6).
+    pub(super) gate_held: bool,
     acknowledged: Acknowledged,
     /// The newest position, while the cursor file does not hold it.
     newest: Option<Persist>,
@@ -150,12 +152,18 @@ impl Cursor {
             gaps: config.gaps.clone(),
             parent_stall: None,
             next_due: None,
+            gate_held: false,
             newest: None,
             stored: config.start,
             unsaved_since: None,
             probe: Probe::default(),
             config,
         }
+    }
+
+    /// Whether the owner's clock is held from now on. Told before every step.
+    pub fn hold_gate(&mut self, held: bool) {
+        self.gate_held = held;
     }
 
     /// Takes an event, and appends what is to be done to `out`.

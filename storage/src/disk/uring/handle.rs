@@ -19,6 +19,7 @@ use crate::disk::device::{
 };
 use crate::disk::flush_watch::FailedFlushes;
 use crate::disk::uring::blocking::{self, Device};
+use crate::disk::uring::dir_syncs::DirSyncs;
 use crate::disk::uring::errno::{from_glommio, from_std, misuse};
 use crate::disk::uring::self_test;
 use crate::disk::uring::task::{self, Answer};
@@ -36,6 +37,7 @@ struct Shared {
     flush_scope: FlushScope,
     failed_flushes: FailedFlushes,
     by_device: DeviceZeros,
+    dir_syncs: Rc<DirSyncs>,
 }
 
 impl UringDisk {
@@ -61,6 +63,7 @@ impl UringDisk {
                 flush_scope: found.scope,
                 failed_flushes,
                 by_device: DeviceZeros::default(),
+                dir_syncs: Rc::default(),
             }),
         })
     }
@@ -290,8 +293,12 @@ impl Disk for UringDisk {
     }
 
     async fn sync_dir(&self, path: &Path) -> DiskResult<()> {
-        let (path, failed) = (path.to_path_buf(), self.shared.failed_flushes.clone());
-        beside(move || blocking::sync_dir(&path, &failed)).await
+        let (dir, failed) = (path.to_path_buf(), self.shared.failed_flushes.clone());
+        let flush = move || {
+            let (dir, failed) = (dir.clone(), failed.clone());
+            beside(move || blocking::sync_dir(&dir, &failed))
+        };
+        self.shared.dir_syncs.sync(path, flush).await
     }
 }
 

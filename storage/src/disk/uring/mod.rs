@@ -5,6 +5,7 @@ pub mod handle;
 mod task;
 
 mod blocking;
+mod dir_syncs;
 mod errno;
 mod self_test;
 mod zeros;

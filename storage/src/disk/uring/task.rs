@@ -20,26 +20,39 @@ pub(super) struct Answer<T> {
     slot: Rc<RefCell<Slot<T>>>,
 }
 
-/// Starts work on this shard, and says where its result will be.
-pub(super) fn start<T: 'static>(work: impl Future<Output = T> + 'static) -> Answer<T> {
+/// Who will say it. Dropped without a word, its answer never comes.
+pub(super) struct Promise<T> {
+    slot: Rc<RefCell<Slot<T>>>,
+}
+
+/// A value to come, and where it will be.
+pub(super) fn promise<T>() -> (Promise<T>, Answer<T>) {
     let slot = Rc::new(RefCell::new(Slot {
         value: None,
         waker: None,
     }));
-    let filled = slot.clone();
-    glommio::spawn_local(async move {
-        let value = work.await;
+    (Promise { slot: slot.clone() }, Answer { slot })
+}
+
+impl<T> Promise<T> {
+    /// Says it, and wakes who waits.
+    pub(super) fn keep(self, value: T) {
         let waker = {
-            let mut slot = filled.borrow_mut();
+            let mut slot = self.slot.borrow_mut();
             slot.value = Some(value);
             slot.waker.take()
         };
         if let Some(waker) = waker {
             waker.wake();
         }
-    })
-    .detach();
-    Answer { slot }
+    }
+}
+
+/// Starts work on this shard, and says where its result will be.
+pub(super) fn start<T: 'static>(work: impl Future<Output = T> + 'static) -> Answer<T> {
+    let (promise, answer) = promise();
+    glommio::spawn_local(async move { promise.keep(work.await) }).detach();
+    answer
 }
 
 impl<T> Future for Answer<T> {
