@@ -9,22 +9,19 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use tailwater_storage::cursor_file::{self, CursorFile};
-use tailwater_storage::disk::device::DiskError;
-use tailwater_storage::error::ReadError;
-use tailwater_storage::gap_file::{self, GapFile, GapFileError};
+use tailwater_storage::gap_file::{self, GapFile};
 use tailwater_storage::gaps::{GAPS_MAX, Gaps};
 use tailwater_storage::layout::CursorPath;
 use tailwater_storage::proof::Accounted;
 use tailwater_storage::slab::ReadLimits;
-use tailwater_wire::code::Refusal;
-use tailwater_wire::ids::{Epoch, Offset, PartitionId};
+use tailwater_wire::ids::{Offset, PartitionId};
 
 use crate::fanout::cursor::message::Event;
 use crate::fanout::cursors::Cursors;
 use crate::fanout::desired::{CursorKey, CursorSpec, of_partition};
-use crate::fanout::diff::{self, Sweep};
 use crate::fanout::filter::Filter;
-use crate::fanout::gaps::{Count, Counted, Doomed, first_ledger};
+use crate::fanout::gaps::{Count, Counted, Doomed, first_ledger, note};
+use crate::fanout::ledger::{self, AccountError};
 use crate::fanout::rekey::Rekey;
 use crate::fanout::runner::Runner;
 use crate::fanout::shared::Shared;
@@ -36,29 +33,6 @@ const RETENTION_EVERY: Duration = Duration::from_secs(5);
 const PATIENCE_PASSES: u32 = 6;
 /// Bytes of one counting read.
 const SLAB_BYTES: usize = 1 << 20;
-
-/// Why a removal waits for the next pass.
-#[derive(Debug, thiserror::Error)]
-pub enum AccountError {
-    /// A link came, went or changed meanwhile.
-    #[error("the topic's links have changed meanwhile")]
-    LinksChanged,
-    /// A cursor that should run does not run yet, or is ending.
-    #[error("the cursor of `{0}` does not run yet")]
-    NotRunning(String),
-    /// A cursor's own files could not be read.
-    #[error("a cursor's files cannot be read")]
-    Files(#[source] DiskError),
-    /// What is about to go could not be read.
-    #[error("what is about to go cannot be read")]
-    Read(#[from] ReadError),
-    /// The metadata leader could not be asked.
-    #[error("the metadata leader could not be asked: {}", .0.what)]
-    Unconfirmed(Refusal),
-    /// A ledger could not be stored.
-    #[error(transparent)]
-    Ledger(#[from] GapFileError),
-}
 
 /// How many passes in a row each partition's removal has waited.
 type Waited = BTreeMap<(String, PartitionId), u32>;
@@ -131,7 +105,7 @@ async fn account(
     let mut stored = counted;
     for book in &mut books {
         if stored.is_ok() {
-            stored = book.store(shared, to).await;
+            stored = book.store(shared).await;
         }
         book.tell(cursors);
     }
@@ -155,8 +129,7 @@ async fn count_all(
         book.doom(cursors, to, impatient)?;
     }
     let log = &partition.log;
-    let log_start = log.log_start();
-    books.iter_mut().for_each(|book| book.begin(log_start));
+    books.iter_mut().for_each(Book::begin);
     let limits = ReadLimits {
         bytes_max: SLAB_BYTES,
         flushed_only: true,
@@ -192,6 +165,8 @@ struct Book {
     seen: GapFile,
     /// What it is going to say.
     ledger: Gaps,
+    /// Where the parent's log starts.
+    log_start: Offset,
     /// Where the cursor's file stands, for a cursor that does not run.
     position: Offset,
     filter: Option<Filter>,
@@ -228,6 +203,7 @@ impl Book {
             at,
             ledger: ledger.unwrap_or_else(|| first_ledger(spec.attach_offset, log_start)),
             seen,
+            log_start,
             position,
             // A filter that cannot be read lets no cursor start either; what it would hold back counts as lost.
             filter: filter.and_then(|text| Filter::parse(text).ok()),
@@ -255,14 +231,14 @@ impl Book {
         Ok(())
     }
 
-    fn begin(&mut self, log_start: Offset) {
+    fn begin(&mut self) {
         if let Some(doomed) = self.doomed.as_ref().filter(|doomed| !doomed.is_passed()) {
             let rekey = Rekey {
                 partitioner: self.spec.child_partitioner,
                 partitions: self.spec.child_partitions,
                 parent: self.key.partition,
             };
-            let from = self.ledger.through.max(log_start);
+            let from = self.ledger.through.max(self.log_start);
             self.count = Some(Count::new(rekey, doomed.clone(), from));
         }
     }
@@ -278,7 +254,7 @@ impl Book {
 
     /// Stores the ledger if it has anything new to say, or if there is none yet: a link without one has lost what it does
     /// not find.
-    async fn store(&mut self, shared: &Shared, to: Offset) -> Result<(), AccountError> {
+    async fn store(&mut self, shared: &Shared) -> Result<(), AccountError> {
         let Some(doomed) = &self.doomed else { return Ok(()) };
         let epoch = self.spec.identity.epoch;
         let counted = match self.count.take() {
@@ -287,17 +263,13 @@ impl Book {
             None => Counted::default(),
         };
         if !doomed.is_passed() {
-            self.ledger.note(to, counted.gaps);
-            for (bucket, standing) in (0..).map(PartitionId).zip(&doomed.buckets) {
-                self.ledger
-                    .settle(bucket, standing.position, standing.ends.as_deref());
-            }
+            note(&mut self.ledger, doomed, counted.gaps, self.log_start);
             if self.ledger.bound(GAPS_MAX) {
                 let (parent, child) = (&self.key.parent, &self.key.child);
                 tracing::warn!(%parent, %child, "a gap ledger is full: counts of what a silent child partition lost become upper bounds");
             }
         }
-        put(shared, &self.at, epoch, &self.ledger, &self.seen).await?;
+        ledger::put(shared, &self.at, epoch, &self.ledger, &self.seen).await?;
         self.filtered = (!doomed.is_passed()).then_some(counted.filtered);
         Ok(())
     }
@@ -319,84 +291,5 @@ impl Book {
             (Some(runner), None) => runner.doom_decided(Event::Spared),
             (None, _) => {}
         }
-    }
-}
-
-/// The ledger that a cursor starts with, or goes on with when a read from `from` finds that the log starts later. A link
-/// whose records went before it was live has its first ledger written.
-///
-/// # Errors
-/// [`AccountError`]: not now.
-pub async fn ledger(
-    shared: &Shared,
-    at: &CursorPath,
-    epoch: Epoch,
-    from: Offset,
-    log_start: Offset,
-) -> Result<Gaps, AccountError> {
-    let seen = gap_file::read(shared.partitions.disk(), at)
-        .await
-        .map_err(AccountError::Files)?;
-    if let Some(gaps) = seen.of(epoch) {
-        return Ok(gaps.clone());
-    }
-    let gaps = first_ledger(from, log_start);
-    if gaps.through > Offset::ZERO {
-        put(shared, at, epoch, &gaps, &seen).await?;
-    }
-    Ok(gaps)
-}
-
-/// Stores a ledger; over one that is not of its epoch only with the leader's word.
-async fn put(
-    shared: &Shared,
-    at: &CursorPath,
-    epoch: Epoch,
-    gaps: &Gaps,
-    seen: &GapFile,
-) -> Result<(), AccountError> {
-    if let GapFile::Damaged(why) = seen {
-        tracing::error!(file = %at.gaps().display(), why, "a gap ledger is damaged: what it counted is lost");
-    }
-    let proof = match seen {
-        GapFile::Absent => None,
-        seen if seen.of(epoch).is_some() => None,
-        _ => {
-            let word = shared.confirm_link(at.parent(), at.child()).await;
-            Some(word.map_err(AccountError::Unconfirmed)?)
-        }
-    };
-    let (disk, unique) = (shared.partitions.disk(), shared.unique());
-    Ok(gap_file::store(disk, at, unique, epoch, gaps, seen, proof.as_ref()).await?)
-}
-
-/// Removes a ledger that no live link has a use for, with the leader's word, as a cursor file is.
-pub async fn sweep(shared: &Shared, key: &CursorKey, in_use: bool) {
-    let (disk, data) = (shared.partitions.disk(), shared.partitions.data());
-    let at = CursorPath::new(data, &key.parent, key.partition, &key.child);
-    let Ok(seen) = gap_file::read(disk, &at).await else {
-        return;
-    };
-    let file = match &seen {
-        GapFile::Absent => CursorFile::Absent,
-        GapFile::Damaged(why) => CursorFile::Damaged(why),
-        GapFile::Present { epoch, gaps } => CursorFile::Present {
-            epoch: *epoch,
-            next_offset: gaps.through,
-        },
-    };
-    if diff::sweep(key, &file, in_use, None) != Sweep::Ask {
-        return;
-    }
-    let Ok(word) = shared.confirm_link(&key.parent, &key.child).await else {
-        return;
-    };
-    let Sweep::Remove(proof) = diff::sweep(key, &file, in_use, Some(&word)) else {
-        return;
-    };
-    match gap_file::remove(disk, &at, &seen, proof).await {
-        Ok(()) => tracing::info!(file = %at.gaps().display(), "removed the gap ledger of a dead link"),
-        Err(GapFileError::NotConfirmed | GapFileError::Changed) => {}
-        Err(error) => tracing::warn!(%error, "cannot remove a gap ledger; trying again later"),
     }
 }

@@ -578,6 +578,6 @@ mod tests {
         let plan = plan(0, 5, &[(0, 0, 0)]);
         assert!(matches!(cutter.cut(&runs, &plan, None), Err(CutError::Parent(_))));
         let cut = cutter.cut(&runs[..1], &plan, None).expect("sound");
-        assert_eq!(told(&cut), ["0: 0->3 0"]);
+        assert_eq!(told(&cut), ["0: 0->3 0", "0: 3->5 lost 1"]);
     }
 }

@@ -261,6 +261,21 @@ impl Track {
     }
 }
 
+/// Takes what was counted into a ledger, and lets go of what is over. Gaps stay apart where a watermark may come to stand:
+/// also where the log starts, and where it was accounted for before, which is as far as a bucket may yet be told to pass.
+pub fn note(ledger: &mut Gaps, doomed: &Doomed, counted: Vec<Gap>, log_start: Offset) {
+    let edges = [ledger.through, log_start];
+    ledger.note(doomed.to, counted);
+    for (bucket, standing) in (0..).map(PartitionId).zip(&doomed.buckets) {
+        let ends = standing.ends.as_ref().map(|ends| {
+            let mut ends: Vec<Offset> = ends.iter().copied().chain(edges).collect();
+            ends.sort_unstable();
+            ends
+        });
+        ledger.settle(bucket, standing.position, ends.as_deref());
+    }
+}
+
 /// The notice of what a child partition lost, as a batch of its chain that follows `previous`.
 #[must_use]
 pub fn notice(dropped: &Dropped, origin: OriginId, previous: Offset, stamp: OriginStamp) -> ChildBatch {

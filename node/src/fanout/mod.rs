@@ -21,5 +21,6 @@ pub mod unsaved;
 pub mod committer;
 pub mod status;
 pub mod sweeper;
+pub mod ledger;
 pub mod accounting;
 pub mod shared;

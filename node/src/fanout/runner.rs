@@ -23,14 +23,13 @@ use tailwater_wire::ids::{CommitTime, Delay, Epoch, Offset, PartitionId, TopicNa
 use tailwater_wire::message::{BucketStatus, CursorStatus};
 
 use crate::budget::Budget;
-use crate::fanout::accounting;
 use crate::fanout::batch::Cutter;
 use crate::fanout::committer::{self, Committed};
-use crate::fanout::cursor::gone::BucketProgress;
 use crate::fanout::cursor::message::{Action, EpochVerdict, Event, ParentVerdict, RequestId, Slab};
 use crate::fanout::cursor::state::{Cursor, CursorConfig};
 use crate::fanout::filter::Filter;
 use crate::fanout::gaps::Doomed;
+use crate::fanout::ledger;
 use crate::fanout::probe::{self, Probe};
 use crate::fanout::shared::Shared;
 use crate::fanout::unsaved::Unsaved;
@@ -460,7 +459,10 @@ impl Runner {
                     runs: read.runs,
                 }
             }
-            Err(ReadError::Behind { log_start }) => self.behind(request, from, log_start).await,
+            Err(ReadError::Behind { log_start }) => {
+                let (shared, epoch) = (&self.shared, self.epoch());
+                Arrival::Event(ledger::behind(shared, &self.file, epoch, request, from, log_start).await)
+            }
             Err(ReadError::Ahead { high_water_mark }) => Arrival::Event(Event::Ahead {
                 request,
                 high_water_mark,
@@ -470,26 +472,6 @@ impl Runner {
                 code: refusal::read_code(&error),
             }),
         }
-    }
-
-    /// What is gone is in the ledger, which is read anew: it was stored before anything went.
-    async fn behind(&self, request: RequestId, from: Offset, log_start: Offset) -> Arrival {
-        let ledger = accounting::ledger(&self.shared, &self.file, self.epoch(), from, log_start).await;
-        Arrival::Event(match ledger {
-            Ok(gaps) => Event::Behind {
-                request,
-                log_start,
-                gaps,
-            },
-            Err(error) => {
-                let (topic, partition) = (&self.parent.topic, self.parent.id.0);
-                tracing::warn!(%topic, partition, child = %self.child, %error, "what retention took cannot be told yet; trying again");
-                Event::ReadFailed {
-                    request,
-                    code: ErrorCode::PositionBehind,
-                }
-            }
-        })
     }
 
     async fn persist(&self, persist: Persist) -> Arrival {
@@ -542,14 +524,7 @@ impl Runner {
     /// What it knows of each child partition.
     #[must_use]
     pub fn buckets(&self) -> Vec<BucketStatus> {
-        let told = |bucket: BucketProgress| BucketStatus {
-            partition: bucket.partition,
-            position: bucket.position,
-            committed: bucket.committed,
-            dropped: bucket.dropped,
-            stalled: bucket.stalled.map(|reason| reason.to_string()),
-        };
-        self.cursor.borrow().progress().into_iter().map(told).collect()
+        self.cursor.borrow().progress()
     }
 
     /// Asks the cursor to settle and end.

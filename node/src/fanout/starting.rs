@@ -11,12 +11,12 @@ use tailwater_wire::ids::{Offset, OriginId, TopicName};
 use tailwater_wire::limits::BATCH_BYTES_MAX;
 
 use crate::config::FanoutConfig;
-use crate::fanout::accounting;
 use crate::fanout::anchor::{Anchor, Confirmation, Facts, anchor};
 use crate::fanout::batch::Cutter;
 use crate::fanout::cursor::state::CursorConfig;
 use crate::fanout::desired::{CursorKey, CursorSpec};
 use crate::fanout::filter::Filter;
+use crate::fanout::ledger;
 use crate::fanout::rekey::Rekey;
 use crate::fanout::runner::{Positions, Runner, RunnerSetup};
 use crate::fanout::shared::Shared;
@@ -92,7 +92,7 @@ impl Starter {
         let at = CursorPath::new(partitions.data(), &key.parent, key.partition, &key.child);
         let start = self.anchor(key, spec, &parent, &at, words).await?;
         let (epoch, log_start) = (spec.identity.epoch, parent.log.log_start());
-        let gaps = match accounting::ledger(&self.shared, &at, epoch, start, log_start).await {
+        let gaps = match ledger::ledger(&self.shared, &at, epoch, start, log_start).await {
             Ok(gaps) => gaps,
             Err(error) => {
                 tracing::warn!(%error, parent = %key.parent, child = %key.child, "a cursor's gap ledger cannot be used; trying again");

@@ -8,9 +8,9 @@ use tailwater_storage::disk::device::Disk;
 use tailwater_storage::layout::{CursorPath, PartitionEntry, parse_partition_entry};
 use tailwater_wire::ids::Epoch;
 
-use crate::fanout::accounting;
 use crate::fanout::desired::CursorKey;
 use crate::fanout::diff::{self, Sweep};
+use crate::fanout::ledger;
 use crate::fanout::shared::Shared;
 use crate::partition::owner::Partition;
 
@@ -56,7 +56,7 @@ async fn cursor_files(shared: &Shared, partition: &Partition, in_use: &impl Fn(&
             continue;
         }
         if is_ledger {
-            accounting::sweep(shared, &key, in_use(&key)).await;
+            ledger::sweep(shared, &key, in_use(&key)).await;
             continue;
         }
         let at = CursorPath::new(data, &key.parent, key.partition, &key.child);

@@ -5,7 +5,7 @@ use tailwater_node::fanout::cursor::message::Event;
 use tailwater_node::fanout::desired::{CursorKey, CursorSpec, of_partition};
 use tailwater_node::fanout::diff::{Sweep, sweep};
 use tailwater_node::fanout::filter::Filter;
-use tailwater_node::fanout::gaps::{Count, Doomed, first_ledger};
+use tailwater_node::fanout::gaps::{Count, Doomed, first_ledger, note};
 use tailwater_node::fanout::rekey::Rekey;
 use tailwater_storage::cursor_file::CursorFile;
 use tailwater_storage::gap_file::GapFile;
@@ -133,10 +133,7 @@ impl World {
             }
             let counted = count.finish();
             filtered = counted.filtered;
-            gaps.note(removal.to, counted.gaps);
-            for (bucket, standing) in (0..).map(PartitionId).zip(&doomed.buckets) {
-                gaps.settle(bucket, standing.position, standing.ends.as_deref());
-            }
+            note(&mut gaps, &doomed, counted.gaps, parent.log_start);
         }
         let needed = is_new || !doomed.is_passed();
         let word = self.meta.reachable.then(|| self.meta.confirm());

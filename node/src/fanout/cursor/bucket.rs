@@ -407,12 +407,12 @@ impl Bucket {
     }
 
     /// Where it stands when retention asks.
-    pub fn standing(&self) -> Standing {
+    pub fn standing(&self, floor: Offset) -> Standing {
         let sent = self.in_flight.iter().chain(&self.doubted).map(|sent| sent.end);
         let queued = self.queue.iter().map(|batch| batch.end);
         let ends = sent.chain(queued).chain(self.late.iter().copied());
         let mut ends: Vec<Offset> = ends
-            .chain([self.read_to])
+            .chain([self.read_to, floor])
             .filter(|end| *end > self.position)
             .collect();
         ends.sort_unstable();

@@ -8,29 +8,16 @@
 use tailwater_storage::gaps::Gaps;
 use tailwater_wire::batch::builder::OriginStamp;
 use tailwater_wire::batch::control::Dropped;
-use tailwater_wire::ids::{CommitTime, Offset, PartitionId};
+use tailwater_wire::ids::{CommitTime, Offset};
+use tailwater_wire::message::BucketStatus;
 use tailwater_wire::partitioner::Partitioner;
 
+use crate::fanout::cursor::bucket::Bucket;
 use crate::fanout::cursor::lane::{RETRY_NANOS, after};
-use crate::fanout::cursor::message::{Action, RequestId, StallReason};
+use crate::fanout::cursor::message::{Action, RequestId};
 use crate::fanout::cursor::state::{Cursor, Life};
 use crate::fanout::gaps::{self, Doomed};
 use crate::fanout::rekey::Rekey;
-
-/// One child partition as the cursor sees it, for whoever asks.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct BucketProgress {
-    /// The child partition.
-    pub partition: PartitionId,
-    /// Every parent record below is there, if it belongs there and was not dropped.
-    pub position: Offset,
-    /// Records copied since the cursor started.
-    pub committed: u64,
-    /// Records that the child partition was told are dropped, since the cursor started.
-    pub dropped: u64,
-    /// Why it does not move, if it does not.
-    pub stalled: Option<StallReason>,
-}
 
 impl Cursor {
     /// Retention is about to remove everything below `to`: where the child partitions stand. Unless all have passed it,
@@ -44,7 +31,12 @@ impl Cursor {
         }
         let doomed = Doomed {
             to,
-            buckets: self.buckets.iter().map(|bucket| bucket.standing()).collect(),
+            // Also where a bucket will be that has yet to pass what is gone already.
+            buckets: self
+                .buckets
+                .iter()
+                .map(|bucket| bucket.standing(self.floor))
+                .collect(),
             counted_to: self.counted_to,
         };
         if !doomed.is_passed() {
@@ -150,13 +142,13 @@ impl Cursor {
 
     /// What each child partition knows.
     #[must_use]
-    pub fn progress(&self) -> Vec<BucketProgress> {
-        let of = |bucket: &super::bucket::Bucket| BucketProgress {
+    pub fn progress(&self) -> Vec<BucketStatus> {
+        let of = |bucket: &Bucket| BucketStatus {
             partition: bucket.partition,
             position: bucket.position(),
             committed: bucket.committed,
             dropped: bucket.dropped,
-            stalled: bucket.stall,
+            stalled: bucket.stall.map(|reason| reason.to_string()),
         };
         self.buckets.iter().map(of).collect()
     }

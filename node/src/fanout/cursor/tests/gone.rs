@@ -99,8 +99,8 @@ fn a_child_partition_that_was_not_heard_may_stand_anywhere_and_learns_of_it_when
         "tick => open 0
          doom 30 => 0 at 0 or anywhere
          accounted 30 0:0-5=1 0:5-30=1 =>
-         opened 0 5 => dropped 0 5..30 1; commit 0 5->30 lost 1
-         acked 0 => read 30 wait=1000",
+         opened 0 5 => dropped 0 5..30 1; commit 0 5->30 lost 1; read 30 wait=1000
+         acked 0 =>",
     );
 }
 
@@ -112,7 +112,7 @@ fn a_count_that_was_stored_before_a_crash_stands() {
     go_on(
         &mut rig,
         "tick => open 0
-         opened 0 0 => dropped 0 0..30 7; commit 0 0->30 lost 7
-         acked 0 => read 30 wait=1000",
+         opened 0 0 => dropped 0 0..30 7; commit 0 0->30 lost 7; read 30 wait=1000
+         acked 0 =>",
     );
 }
