@@ -11,7 +11,7 @@ use std::time::Duration;
 use anyhow::Context;
 use tokio::sync::mpsc;
 use tokio::task::{JoinSet, coop, yield_now};
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 
 use crate::histogram::Schedule;
 use crate::payload::{Payload, Payloads};
@@ -19,13 +19,19 @@ use crate::tally::{Tally, Timeline};
 
 /// A timer is this coarse; the rest of a pause is waited out awake.
 const TIMER_GRAIN: Duration = Duration::from_millis(2);
-/// One lane into a system: a connection, and a partition or stream behind it.
+/// Records that a paced load leaves unanswered at most. A system that far behind does not keep the rate; what waits here
+/// still counts from its intended send.
+const UNANSWERED_MAX: usize = 200_000;
+/// How long after the window answers still count; a system that is later did not keep the rate.
+const ANSWERS_WITHIN: Duration = Duration::from_secs(5);
+
+/// One lane into a system: a connection, and partitions or streams behind it.
 pub trait Sender {
     /// Resolves, with what the system says is on disk, when the record is acknowledged.
     type Ack: Future<Output = anyhow::Result<&'static str>> + 'static;
 
-    /// Hands a record over. Waits only when the client's buffer is full.
-    fn send(&self, payload: Payload) -> impl Future<Output = anyhow::Result<Self::Ack>>;
+    /// Hands a record over; `turn` goes round the lane's partitions. Waits only when the client's buffer is full.
+    fn send(&self, turn: u64, payload: Payload) -> impl Future<Output = anyhow::Result<Self::Ack>>;
 }
 
 /// When a closed loop stops.
@@ -52,7 +58,7 @@ pub async fn closed<S: Sender>(
 ) -> anyhow::Result<Tally> {
     let mut tally = Tally::default();
     let mut unanswered: VecDeque<(Duration, u64, S::Ack)> = VecDeque::new();
-    let mut total = 0;
+    let (mut total, mut turn) = (0, 0);
     loop {
         while unanswered.len() < in_flight {
             let count = match until {
@@ -63,10 +69,11 @@ pub async fn closed<S: Sender>(
             let sent = timeline.elapsed();
             let mut last = None;
             for _ in 0..count {
-                last = Some(coop::unconstrained(sender.send(payloads.take())).await?);
+                last = Some(coop::unconstrained(sender.send(turn, payloads.take())).await?);
             }
             let Some(last) = last else { break };
             total += count;
+            turn += 1;
             unanswered.push_back((sent, count, last));
         }
         let Some((sent, count, ack)) = unanswered.pop_front() else {
@@ -122,12 +129,17 @@ pub async fn paced<S: Sender>(
     let mut takers = JoinSet::new();
     let mut lanes = Vec::new();
     for _ in &senders {
-        // Bounded by what the senders' clients hold unacknowledged.
-        let (sent, mut taken) = mpsc::unbounded_channel::<(Duration, Duration, S::Ack)>();
+        let (sent, mut taken) = mpsc::channel::<(Duration, Duration, S::Ack)>(UNANSWERED_MAX);
         takers.spawn_local(async move {
             let mut tally = Tally::default();
+            let due = timeline.end() + ANSWERS_WITHIN;
             while let Some((intended, sent, ack)) = taken.recv().await {
-                tally.label(ack.await?)?;
+                let left = due.saturating_sub(timeline.elapsed());
+                // What is not answered now is later than anything that would count.
+                let Ok(label) = timeout(left, ack).await else {
+                    break;
+                };
+                tally.label(label?)?;
                 tally.add(&timeline, intended, sent, 1);
             }
             anyhow::Ok(tally)
@@ -142,10 +154,11 @@ pub async fn paced<S: Sender>(
             break;
         }
         wait_until(&timeline, intended).await;
-        let lane = n as usize % senders.len();
+        let (lane, turn) = (n as usize % senders.len(), n / senders.len() as u64);
         let sent = timeline.elapsed();
-        let ack = senders[lane].send(payloads.take_stamped(intended, sent)).await?;
-        if lanes[lane].send((intended, sent, ack)).is_err() {
+        let payload = payloads.take_stamped(intended, sent);
+        let ack = senders[lane].send(turn, payload).await?;
+        if lanes[lane].send((intended, sent, ack)).await.is_err() {
             break;
         }
         n += 1;
@@ -217,7 +230,7 @@ mod tests {
     impl Sender for Fake {
         type Ack = Pin<Box<dyn Future<Output = anyhow::Result<&'static str>>>>;
 
-        async fn send(&self, payload: Payload) -> anyhow::Result<Self::Ack> {
+        async fn send(&self, _turn: u64, payload: Payload) -> anyhow::Result<Self::Ack> {
             self.given.borrow_mut().push(payload);
             self.unanswered.set(self.unanswered.get() + 1);
             self.most_unanswered

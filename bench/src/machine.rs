@@ -37,6 +37,8 @@ pub struct Env {
     pub date: String,
     /// The command line, with what it left to defaults.
     pub run: String,
+    /// What was asked for and not measured, each with the reason.
+    pub skipped: Vec<String>,
 }
 
 impl Env {
@@ -62,6 +64,7 @@ impl Env {
             rustc: output(Command::new("rustc").arg("--version")).unwrap_or_else(unknown),
             date: now(),
             run,
+            skipped: Vec::new(),
         }
     }
 
@@ -80,6 +83,14 @@ impl Env {
             ("compiler", self.rustc.clone()),
             ("date", self.date.clone()),
             ("run", self.run.clone()),
+            (
+                "not measured",
+                if self.skipped.is_empty() {
+                    "-".to_owned()
+                } else {
+                    self.skipped.join("; ")
+                },
+            ),
         ]
     }
 }

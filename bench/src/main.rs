@@ -3,11 +3,14 @@
 #![forbid(unsafe_code)]
 
 mod scenario;
+mod cells;
 mod machine;
 mod histogram;
 mod payload;
 mod tally;
 mod load;
+mod store;
+mod measure;
 mod peer;
 mod report;
 mod run;
@@ -41,15 +44,18 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Run a scenario and print the medians of its rounds.
+    /// Run scenarios and print the medians of their rounds.
     Run(Run),
 }
 
 #[derive(Debug, clap::Args)]
 struct Run {
-    /// What to measure.
-    #[arg(value_name = "SCENARIO")]
-    scenario: Scenario,
+    /// What to measure, one after another.
+    #[arg(value_name = "SCENARIO", required_unless_present = "all")]
+    scenarios: Vec<Scenario>,
+    /// Every scenario.
+    #[arg(long, conflicts_with = "scenarios")]
+    all: bool,
     /// Which systems.
     #[arg(
         long,
@@ -58,6 +64,9 @@ struct Run {
         default_value = "tailwater,fio"
     )]
     against: Vec<Peer>,
+    /// Go on without a system that is not installed, and say so, instead of refusing to run.
+    #[arg(long)]
+    skip_missing: bool,
     /// How to print the result.
     #[arg(short, long, value_name = "FORMAT", default_value = "table")]
     output: Format,
@@ -70,18 +79,27 @@ struct Run {
     /// How long each cell is measured, in seconds or as `500ms`.
     #[arg(long, value_name = "TIME", default_value = "5", value_parser = seconds)]
     seconds: Duration,
+    /// How long closed loops of whole batches are measured, which fill segments [default: as --seconds].
+    #[arg(long, value_name = "TIME", value_parser = seconds)]
+    steady: Option<Duration>,
     /// How long each cell runs before it is measured.
     #[arg(long, value_name = "TIME", default_value = "1", value_parser = seconds)]
     warmup: Duration,
     /// Records a second of the rate-driven cells.
     #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = clap::value_parser!(u64).range(1..=10_000_000))]
     rate: u64,
-    /// Records of a parent that is backfilled from.
+    /// Records that are there before they are copied or read.
     #[arg(long, value_name = "N", default_value_t = 1_000_000, value_parser = clap::value_parser!(u64).range(1..=1_000_000_000))]
     records: u64,
     /// Only cells whose description contains this, as `x1000` or `to 4`.
     #[arg(long, value_name = "TEXT")]
     only: Option<String>,
+    /// Shards of the node; with more than one it is not kept on one core.
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=256))]
+    shards: u32,
+    /// A smoke test: a few cells of each scenario, each for a second at most, once. The figures mean nothing.
+    #[arg(long, conflicts_with_all = ["rounds", "seconds", "steady", "warmup", "rate", "records"])]
+    quick: bool,
     /// Where data lies during the run, on a disk [default: the target directory].
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
@@ -91,6 +109,9 @@ struct Run {
     /// Measure this binary [default: the workspace's, built in release mode].
     #[arg(long, value_name = "FILE")]
     tailwater: Option<PathBuf>,
+    /// Measure this nats-server [default: target/nats/bin/nats-server, or the one on the path].
+    #[arg(long, value_name = "FILE")]
+    nats: Option<PathBuf>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -119,20 +140,27 @@ fn execute(arguments: Run) -> anyhow::Result<ExitCode> {
         dir,
         ..
     } = &arguments;
+    let quick = arguments.quick;
     let plan = Plan {
-        scenario: arguments.scenario,
-        against: distinct(&arguments.against),
-        options: Options {
-            seconds: arguments.seconds,
-            warmup: arguments.warmup,
-            rate_per_s: arguments.rate,
-            backfill_records: arguments.records,
+        scenarios: if arguments.all {
+            Scenario::ALL.to_vec()
+        } else {
+            distinct(&arguments.scenarios)
         },
-        rounds: usize::from(arguments.rounds),
+        against: distinct(&arguments.against),
+        options: if quick {
+            quick_options()
+        } else {
+            options(&arguments)
+        },
+        rounds: if quick { 1 } else { usize::from(arguments.rounds) },
         only: arguments.only.clone(),
         dir: dir.clone().map_or_else(target_dir, Ok)?,
         pin: !arguments.no_pin,
+        skip_missing: arguments.skip_missing,
         tailwater: arguments.tailwater.clone(),
+        nats: arguments.nats.clone(),
+        report: report_dir.clone(),
     };
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -146,9 +174,6 @@ fn execute(arguments: Run) -> anyhow::Result<ExitCode> {
     let Some(report) = tokio::task::LocalSet::new().block_on(&runtime, run)? else {
         return Ok(ExitCode::from(INTERRUPTED));
     };
-    if let Some(dir) = report_dir {
-        run::write_report(&report, dir)?;
-    }
     let text = match output {
         Format::Table => report.table(),
         Format::Json => serde_json::to_string(&report)? + "\n",
@@ -168,12 +193,36 @@ async fn interrupted() -> std::io::Result<()> {
     }
 }
 
-/// Each system once, in the order given.
-fn distinct(peers: &[Peer]) -> Vec<Peer> {
+fn options(arguments: &Run) -> Options {
+    Options {
+        seconds: arguments.seconds,
+        steady: arguments.steady.unwrap_or(arguments.seconds),
+        warmup: arguments.warmup,
+        rate_per_s: arguments.rate,
+        stored_records: arguments.records,
+        shards: arguments.shards,
+        quick: false,
+    }
+}
+
+fn quick_options() -> Options {
+    Options {
+        seconds: Duration::from_millis(500),
+        steady: Duration::from_millis(500),
+        warmup: Duration::from_millis(100),
+        rate_per_s: 500,
+        stored_records: 5_000,
+        shards: 1,
+        quick: true,
+    }
+}
+
+/// Each one once, in the order given.
+fn distinct<T: Copy + PartialEq>(all: &[T]) -> Vec<T> {
     let mut once = Vec::new();
-    for &peer in peers {
-        if !once.contains(&peer) {
-            once.push(peer);
+    for &one in all {
+        if !once.contains(&one) {
+            once.push(one);
         }
     }
     once
@@ -210,11 +259,20 @@ mod tests {
 
     #[test]
     fn a_system_that_does_not_exist_yet_is_a_usage_error_that_names_those_that_do() {
-        let error = Cli::try_parse_from(["tailwater-bench", "run", "produce", "--against", "tailwater,nats"]);
+        let error = Cli::try_parse_from([
+            "tailwater-bench",
+            "run",
+            "produce",
+            "--against",
+            "tailwater,kafka",
+        ]);
         let error = error.expect_err("there is no such system");
         assert_eq!(error.exit_code(), 2);
         let text = error.to_string();
-        assert!(text.contains("nats") && text.contains("tailwater, fio"), "{text}");
+        assert!(
+            text.contains("kafka") && text.contains("tailwater, redis, nats"),
+            "{text}"
+        );
         assert!(Cli::try_parse_from(["tailwater-bench", "run", "broadcast"]).is_err());
         Cli::command().debug_assert();
     }

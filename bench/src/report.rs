@@ -12,6 +12,9 @@ use crate::machine::Env;
 /// A rate counts as reached from this share of it on.
 const REACHED: f64 = 0.99;
 
+/// Fewer filled segments than these are a burst, not a steady state: what is prepared ahead is not paid for in it.
+const STEADY_SEGMENTS: u64 = 10;
+
 /// What one round of one cell measured.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Measured {
@@ -37,6 +40,8 @@ pub struct Measured {
     pub mb_per_s: f64,
     /// CPU time of the system, all its threads, for each of what `achieved_per_s` counts.
     pub cpu_us_per_op: Option<f64>,
+    /// Whole segments of 64 MiB that the load filled; none where that is not the point.
+    pub segments_filled: Option<u64>,
 }
 
 /// One line of the result, over all rounds.
@@ -104,11 +109,18 @@ impl Row {
         let (least, most) = rates
             .iter()
             .fold((f64::MAX, 0.0_f64), |(l, m), &rate| (l.min(rate), m.max(rate)));
+        let (mut params, mut label) = (first.params.clone(), first.label.clone());
+        if let Some(filled) = rounds.iter().filter_map(|round| round.segments_filled).min() {
+            params.insert("segments_filled".to_owned(), Value::from(filled));
+            if filled < STEADY_SEGMENTS {
+                let _infallible = write!(label, " (a burst: {filled} segments)");
+            }
+        }
         Some(Row {
             scenario: first.scenario,
             system: first.system,
-            params: first.params.clone(),
-            label: first.label.clone(),
+            params,
+            label,
             durability: first.durability,
             offered_per_s: first.offered_per_s,
             achieved_per_s: tenths(achieved),
@@ -156,12 +168,17 @@ impl Report {
         let line = |out: &mut String, cells: &[String]| {
             let _infallible = writeln!(out, "| {} |", cells.join(" | "));
         };
-        line(&mut out, &HEADINGS.map(|(heading, _)| heading.to_owned()));
-        line(
-            &mut out,
-            &HEADINGS.map(|(_, side)| if side == RIGHT { "--:" } else { "---" }.to_owned()),
-        );
-        self.rows.iter().for_each(|row| line(&mut out, &texts(row)));
+        // A table for each scenario, in the order they ran in.
+        for rows in self.rows.chunk_by(|a, b| a.scenario == b.scenario) {
+            let _infallible = writeln!(out, "## {}\n", rows[0].scenario);
+            line(&mut out, &HEADINGS.map(|(heading, _)| heading.to_owned()));
+            line(
+                &mut out,
+                &HEADINGS.map(|(_, side)| if side == RIGHT { "--:" } else { "---" }.to_owned()),
+            );
+            rows.iter().for_each(|row| line(&mut out, &texts(row)));
+            out.push('\n');
+        }
         out.push_str(FOOTNOTES);
         out
     }
@@ -186,11 +203,11 @@ const HEADINGS: [(&str, CellAlignment); 13] = [
     ("spread", RIGHT),
 ];
 
-const FOOTNOTES: &str = "
-Medians over the rounds; spread is (highest - lowest) / median of the rate. Percentiles are from the intended send
+const FOOTNOTES: &str = "Medians over the rounds; spread is (highest - lowest) / median of the rate. Percentiles are from the intended send
 (response) and the actual one (service), in microseconds; a rate that was not reached has none. A dash under offered
 is a closed loop: it sends when answers come, so its percentiles say nothing about a load that does not wait. The
-disk's floor has no joint percentiles: its service median is the write's median plus the flush's.
+disk's floor has no joint percentiles: its service median is the write's median plus the flush's. A burst filled fewer
+than ten segments of 64 MiB (payload, all partitions together), so the preparation of segments is not paid for in it.
 ";
 
 fn texts(row: &Row) -> [String; 13] {
@@ -262,6 +279,7 @@ mod tests {
             service_p50_us: Some(p50_us / 2.0),
             mb_per_s: achieved / 10_000.0,
             cpu_us_per_op: Some(1.25),
+            segments_filled: None,
         }
     }
 
@@ -329,6 +347,20 @@ mod tests {
         expected.sort_unstable();
         assert_eq!(names, expected);
         assert!(value["offered_per_s"].is_null());
+    }
+
+    #[test]
+    fn a_burst_is_called_one() {
+        let of = |filled| Measured {
+            segments_filled: Some(filled),
+            ..round(None, 1.0, 1.0)
+        };
+        let row = Row::of(&[of(12), of(9)]).expect("rounds");
+        assert_eq!(
+            (row.params["segments_filled"].as_u64(), row.label.as_str()),
+            (Some(9), "100 B (a burst: 9 segments)")
+        );
+        assert_eq!(Row::of(&[of(12), of(10)]).expect("rounds").label, "100 B");
     }
 
     #[test]

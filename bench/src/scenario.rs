@@ -1,43 +1,44 @@
-//! What is measured: the cells of each scenario, with every parameter that tells one from another.
+//! What can be measured: the scenarios, and the parameters that tell one cell of them from another.
 
 use std::time::Duration;
 
 use serde::Serialize;
 use serde_json::{Map, Value};
 
-/// Record sizes of `produce`, in bytes.
-const RECORD_BYTES: [usize; 2] = [100, 1_024];
-/// Records of a full batch.
-const BATCH_RECORDS: usize = 1_000;
-/// Producers of `produce`, each with a partition and a connection of its own.
-const PRODUCERS: [u32; 2] = [1, 8];
-/// Batches of one producer that are unacknowledged at a time.
-const BATCHES_IN_FLIGHT: [usize; 2] = [1, 4];
-/// Children of `fanout`.
-const CHILDREN: [u32; 2] = [1, 4];
-/// Partitions of the parent and of each child of `fanout`.
-const FANOUT_PARTITIONS: u32 = 4;
-/// The record size of `fanout`, in bytes, its key included.
-const FANOUT_RECORD_BYTES: usize = 100;
-/// Write sizes of the disk's floor, in bytes.
-const FLOOR_BLOCK_BYTES: [u64; 4] = [4 << 10, 64 << 10, 256 << 10, 1 << 20];
-
 /// A scenario by name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum Scenario {
-    /// Fsynced produce: lone records one at a time, batches of 1,000, and a fixed rate.
+    /// Acknowledged records: alone, in batches of 100 and 1,000, from 1 and 8 producers, and at a fixed rate.
     Produce,
-    /// Copies to 1 and 4 children: of what is there already, of what arrives at full speed, and at a fixed rate.
+    /// One total rate over 1, 16, 256 and 1,000 active partitions.
+    Partitions,
+    /// Copies to 1, 4 and 16 children: of what is there already, of what arrives at full speed, and at a fixed rate.
     Fanout,
+    /// Reading all that a topic holds from its beginning.
+    Catchup,
+    /// From the intended send of a record until readers at the end of the log have it.
+    Tail,
 }
 
 impl Scenario {
+    /// All of them, in the order of a whole sitting.
+    pub const ALL: [Scenario; 5] = [
+        Scenario::Produce,
+        Scenario::Partitions,
+        Scenario::Fanout,
+        Scenario::Catchup,
+        Scenario::Tail,
+    ];
+
     /// As it is typed and reported.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
             Scenario::Produce => "produce",
+            Scenario::Partitions => "partitions",
             Scenario::Fanout => "fanout",
+            Scenario::Catchup => "catchup",
+            Scenario::Tail => "tail",
         }
     }
 }
@@ -47,12 +48,18 @@ impl Scenario {
 pub struct Options {
     /// How long each cell is measured.
     pub seconds: Duration,
+    /// How long closed loops of whole batches are measured: these fill segments, and are to fill many.
+    pub steady: Duration,
     /// How long each cell runs before it is measured.
     pub warmup: Duration,
     /// Records a second of the rate-driven cells.
     pub rate_per_s: u64,
-    /// Records of the parent before its children are attached.
-    pub backfill_records: u64,
+    /// Records that are there before they are copied or read.
+    pub stored_records: u64,
+    /// Shards of a node; with one it has a core of its own.
+    pub shards: u32,
+    /// A few cells of each scenario, to see that all of it works; the figures mean nothing.
+    pub quick: bool,
 }
 
 /// One thing to measure on one system.
@@ -62,6 +69,10 @@ pub enum Cell {
     Produce(Produce),
     /// See [`Fanout`].
     Fanout(Fanout),
+    /// See [`Catchup`].
+    Catchup(Catchup),
+    /// See [`Tail`].
+    Tail(Tail),
     /// See [`Floor`].
     Floor(Floor),
 }
@@ -75,7 +86,7 @@ pub struct Produce {
     pub batch_records: usize,
     /// Producers, each on its own connection.
     pub producers: u32,
-    /// Partitions, one for each producer.
+    /// Partitions that receive records; producers take turns over theirs, batch by batch.
     pub partitions: u32,
     /// Batches of a producer that are unacknowledged at a time; none in a rate-driven cell, which does not wait.
     pub in_flight: Option<usize>,
@@ -122,6 +133,30 @@ pub enum Source {
     },
 }
 
+/// A topic that is filled first, and then read from its beginning by one consumer.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Catchup {
+    /// Bytes of a record.
+    pub record_bytes: usize,
+    /// Partitions, all of which the consumer reads.
+    pub partitions: u32,
+    /// Records that are there.
+    pub records: u64,
+}
+
+/// Readers that wait at the end of the log, each on its own connection and for all records.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Tail {
+    /// Bytes of a record.
+    pub record_bytes: usize,
+    /// Partitions.
+    pub partitions: u32,
+    /// Readers.
+    pub readers: u32,
+    /// Records a second.
+    pub rate_per_s: u64,
+}
+
 /// What the disk can do: overwrites of a filled file past the page cache, each followed by fdatasync.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Floor {
@@ -136,6 +171,8 @@ impl Cell {
         let value = match self {
             Cell::Produce(cell) => serde_json::to_value(cell),
             Cell::Fanout(cell) => serde_json::to_value(cell),
+            Cell::Catchup(cell) => serde_json::to_value(cell),
+            Cell::Tail(cell) => serde_json::to_value(cell),
             Cell::Floor(cell) => serde_json::to_value(cell),
         };
         match value {
@@ -155,7 +192,10 @@ impl Cell {
                         format!("x{} in flight {}", cell.batch_records, in_flight.unwrap_or(1))
                     }
                 };
-                format!("{} B {how}, {}p", cell.record_bytes, cell.producers)
+                format!(
+                    "{} B {how}, {} to {}p",
+                    cell.record_bytes, cell.producers, cell.partitions
+                )
             }
             Cell::Fanout(cell) => {
                 let how = match cell.source {
@@ -165,131 +205,15 @@ impl Cell {
                 };
                 format!("{} B {how}, to {}", cell.record_bytes, cell.children)
             }
+            Cell::Catchup(cell) => format!(
+                "{} B, {} stored, {}p",
+                cell.record_bytes, cell.records, cell.partitions
+            ),
+            Cell::Tail(cell) => format!(
+                "{} B at {}/s, {}p, {} readers",
+                cell.record_bytes, cell.rate_per_s, cell.partitions, cell.readers
+            ),
             Cell::Floor(cell) => format!("write+fdatasync {} KiB", cell.block_bytes >> 10),
         }
-    }
-}
-
-/// The cells of a scenario for a system that stores records.
-#[must_use]
-pub fn cells(scenario: Scenario, options: &Options) -> Vec<Cell> {
-    match scenario {
-        Scenario::Produce => RECORD_BYTES
-            .into_iter()
-            .flat_map(|bytes| produce_cells(bytes, options))
-            .collect(),
-        Scenario::Fanout => CHILDREN
-            .into_iter()
-            .flat_map(|children| fanout_cells(children, options))
-            .collect(),
-    }
-}
-
-/// The cells of the disk alone, whatever the scenario.
-#[must_use]
-pub fn floor_cells() -> Vec<Cell> {
-    FLOOR_BLOCK_BYTES
-        .into_iter()
-        .map(|block_bytes| Cell::Floor(Floor { block_bytes }))
-        .collect()
-}
-
-fn produce_cells(record_bytes: usize, options: &Options) -> Vec<Cell> {
-    let cell = |batch_records, producers, in_flight, rate_per_s| {
-        let partitions = producers;
-        Cell::Produce(Produce {
-            record_bytes,
-            batch_records,
-            producers,
-            partitions,
-            in_flight,
-            rate_per_s,
-        })
-    };
-    let mut cells = vec![cell(1, 1, Some(1), None)];
-    for producers in PRODUCERS {
-        cells
-            .extend(BATCHES_IN_FLIGHT.map(|in_flight| cell(BATCH_RECORDS, producers, Some(in_flight), None)));
-    }
-    cells.push(cell(1, 1, None, Some(options.rate_per_s)));
-    cells
-}
-
-fn fanout_cells(children: u32, options: &Options) -> Vec<Cell> {
-    let sources = [
-        Source::Backfill {
-            records: options.backfill_records,
-        },
-        Source::FullSpeed {
-            batch_records: BATCH_RECORDS,
-            in_flight: BATCHES_IN_FLIGHT[1],
-        },
-        Source::Rate {
-            rate_per_s: options.rate_per_s,
-        },
-    ];
-    let cell = |source| {
-        Cell::Fanout(Fanout {
-            record_bytes: FANOUT_RECORD_BYTES,
-            children,
-            partitions: FANOUT_PARTITIONS,
-            child_partitions: FANOUT_PARTITIONS,
-            source,
-        })
-    };
-    sources.map(cell).into()
-}
-
-#[cfg(test)]
-mod tests {
-    use std::collections::BTreeSet;
-
-    use super::*;
-
-    fn options() -> Options {
-        Options {
-            seconds: Duration::from_secs(5),
-            warmup: Duration::from_secs(1),
-            rate_per_s: 10_000,
-            backfill_records: 1_000_000,
-        }
-    }
-
-    #[test]
-    fn no_two_cells_share_their_label_or_their_parameters() {
-        for scenario in [Scenario::Produce, Scenario::Fanout] {
-            let cells = [cells(scenario, &options()), floor_cells()].concat();
-            let labels: BTreeSet<String> = cells.iter().map(Cell::label).collect();
-            let params: BTreeSet<String> = cells
-                .iter()
-                .map(|cell| Value::from(cell.params()).to_string())
-                .collect();
-            assert_eq!(
-                (labels.len(), params.len()),
-                (cells.len(), cells.len()),
-                "{labels:?}"
-            );
-        }
-    }
-
-    #[test]
-    fn parameters_are_flat_and_hold_nothing_that_does_not_apply() {
-        let all = [
-            cells(Scenario::Produce, &options()),
-            cells(Scenario::Fanout, &options()),
-        ]
-        .concat();
-        for cell in all {
-            let params = cell.params();
-            assert!(
-                params
-                    .values()
-                    .all(|value| value.is_number() || value.is_string()),
-                "{params:?}"
-            );
-        }
-        let fanout = cells(Scenario::Fanout, &options())[0].params();
-        assert_eq!(fanout["source"], "backfill");
-        assert_eq!(fanout["records"], 1_000_000);
     }
 }

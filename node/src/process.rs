@@ -38,6 +38,10 @@ const OTHER_FILES: u64 = 128;
 /// I/O memory that a shard asks for; less is taken where RLIMIT_MEMLOCK demands it.
 const IO_MEMORY_BYTES: u64 = 64 << 20;
 
+/// How long, and how often, a port that is in use is tried again: 10 s.
+const BIND_AGAIN_EVERY: Duration = Duration::from_millis(50);
+const BIND_AGAIN_TIMES: u32 = 200;
+
 /// Why a node does not start. Nothing of it runs then.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
@@ -70,6 +74,14 @@ pub enum StartError {
         address: SocketAddr,
         /// Why.
         source: io::Error,
+    },
+    /// The shards' ports would run over the last one.
+    #[error("{shards} shards cannot listen on ports from {first} on: the last port is 65535")]
+    PortsExhausted {
+        /// The first shard's port.
+        first: u16,
+        /// How many there are.
+        shards: u32,
     },
     /// A shard did not start.
     #[error("{0}")]
@@ -174,14 +186,7 @@ impl Node {
         check_metadata(&config.data)?;
         Space::new(&config.data).make_room();
         let (clock, keeper) = Keeper::open(&config.data, config.clock.clone());
-        let admin = std::net::TcpListener::bind(config.admin)
-            .and_then(|listener| listener.set_nonblocking(true).map(|()| listener))
-            .map_err(|source| StartError::Listen {
-                purpose: "admin HTTP",
-                address: config.admin,
-                source,
-            })?;
-        let admin_address = admin.local_addr().unwrap_or(config.admin);
+        let (admin, admin_address) = bind(config.admin, "admin HTTP")?;
         let watchdog =
             Watchdog::start(WatchdogOptions::default(), Box::new(on_stall)).map_err(StartError::Thread)?;
         let watchdog = Arc::new(watchdog);
@@ -372,7 +377,10 @@ async fn control_main(setup: ControlSetup) -> Result<(), String> {
     };
     let _starter_gone = started.send(Ok(metastore.identity().cluster_id.to_string()));
     let control = Arc::new(Control::new(metastore, shards, exporter, bounds));
-    let admin = tokio::net::TcpListener::from_std(admin).map_err(|e| e.to_string())?;
+    let admin = admin
+        .set_nonblocking(true)
+        .and_then(|()| tokio::net::TcpListener::from_std(admin));
+    let admin = admin.map_err(|e| e.to_string())?;
     let admin = tokio::spawn(admin_http::serve(
         admin,
         AdminState {
@@ -405,25 +413,49 @@ async fn control_main(setup: ControlSetup) -> Result<(), String> {
 
 /// A listener for each shard: shard n listens n ports above the first, or all on ports that the system gives.
 fn listen(config: &NodeConfig, shards: u32) -> Result<Vec<(std::net::TcpListener, SocketAddr)>, StartError> {
-    let bind = |shard: u32| {
-        let mut address = config.listen;
-        let port = match address.port() {
-            0 => Some(0),
-            first => u16::try_from(shard).ok().and_then(|n| first.checked_add(n)),
+    let address = |shard: u32| {
+        let first = config.listen.port();
+        let port = if first == 0 {
+            Some(0)
+        } else {
+            first.checked_add(shard as u16)
         };
-        let listening = port.map_or(Err(std::io::ErrorKind::InvalidInput.into()), |port| {
-            address.set_port(port);
-            let listener = std::net::TcpListener::bind(address)?;
-            let address = listener.local_addr()?;
-            Ok((listener, address))
-        });
-        listening.map_err(|source| StartError::Listen {
-            purpose: "clients",
-            address,
-            source,
-        })
+        let out_of_range = StartError::PortsExhausted { first, shards };
+        port.map(|port| SocketAddr::new(config.listen.ip(), port))
+            .ok_or(out_of_range)
     };
-    (0..shards).map(bind).collect()
+    (0..shards)
+        .map(|shard| bind(address(shard)?, "clients"))
+        .collect()
+}
+
+/// Listens on an address. A process that was killed holds its ports until the kernel has taken its rings apart, which
+/// takes a moment: whoever restarts it at once is not turned away.
+fn bind(
+    address: SocketAddr,
+    purpose: &'static str,
+) -> Result<(std::net::TcpListener, SocketAddr), StartError> {
+    let mut left = BIND_AGAIN_TIMES;
+    loop {
+        let bound = std::net::TcpListener::bind(address)
+            .and_then(|listener| listener.local_addr().map(|address| (listener, address)));
+        match bound {
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse && left > 0 => {
+                if left == BIND_AGAIN_TIMES {
+                    tracing::warn!(%address, purpose, "the port is in use; trying again, a process that was killed may still hold it");
+                }
+                left -= 1;
+                std::thread::sleep(BIND_AGAIN_EVERY);
+            }
+            bound => {
+                return bound.map_err(|source| StartError::Listen {
+                    purpose,
+                    address,
+                    source,
+                });
+            }
+        }
+    }
 }
 
 /// Creates the data directory, and locks it for the life of the process.

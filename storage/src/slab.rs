@@ -11,6 +11,7 @@ use tailwater_wire::batch::header::BatchHeader;
 use tailwater_wire::ids::{CommitTime, Lineage, Offset};
 
 use crate::eras::Eras;
+use crate::segment::reader::READ_BYTES;
 
 /// How much a read may give.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -124,9 +125,18 @@ impl SlabBuilder {
                 && self.slab.records + u64::from(header.record_count) <= self.limits.records_max as u64)
     }
 
-    /// Bytes that may still be added, for sizing a read.
-    pub(crate) fn bytes_left(&self) -> usize {
-        self.limits.bytes_max.saturating_sub(self.slab.bytes)
+    /// About how many bytes will still be added, for sizing a read: what is left of the limit in bytes, or what the
+    /// records that are left take when they are like those that came.
+    pub(crate) fn bytes_wanted(&self) -> usize {
+        let left = self.limits.bytes_max.saturating_sub(self.slab.bytes);
+        if self.limits.records_max == usize::MAX {
+            return left;
+        }
+        let records_left = (self.limits.records_max as u64).saturating_sub(self.slab.records);
+        match (self.slab.bytes as u64).checked_div(self.slab.records) {
+            Some(bytes_each) => left.min((bytes_each + 1).saturating_mul(records_left) as usize),
+            None => left.min(READ_BYTES),
+        }
     }
 
     /// Adds the batch at `range` of a buffer.
@@ -197,6 +207,27 @@ mod tests {
         assert_eq!(slab.runs[0].as_ptr(), buffer.as_ptr(), "a view, not a copy");
         assert_eq!((slab.records, slab.bytes, slab.next_offset), (3, 192, Offset(6)));
         assert_eq!(slab.quarantined, [Offset(2)..Offset(5)]);
+    }
+
+    #[test]
+    fn what_is_still_wanted_is_told_from_what_came() {
+        let limits = ReadLimits {
+            bytes_max: 4 << 20,
+            records_max: 1_000,
+            ..ReadLimits::default()
+        };
+        let mut slab = builder(limits);
+        assert_eq!(slab.bytes_wanted(), READ_BYTES, "nothing is known yet");
+        let buffer = Bytes::from(vec![0; 64 << 10]);
+        slab.add(&buffer, 0..64 << 10, &header(0, 64, 0));
+        assert_eq!(slab.bytes_wanted(), 936 * 1_025);
+        slab.add(&buffer, 0..64, &header(64, 936, 0));
+        assert_eq!(slab.bytes_wanted(), 0);
+        let slab = builder(ReadLimits {
+            records_max: usize::MAX,
+            ..limits
+        });
+        assert_eq!(slab.bytes_wanted(), 4 << 20, "only the bytes are limited");
     }
 
     #[test]

@@ -10,6 +10,8 @@ use tailwater_tests::cluster::setup::{MANY_SHARDS, NodeOptions};
 use tailwater_tests::cluster::storm;
 
 const RATE: u64 = 50_000;
+/// Shards that commit to each other.
+const SHARDS: usize = 2;
 
 /// A number from the environment.
 fn setting<T: FromStr>(name: &str, default: T) -> T {
@@ -55,13 +57,9 @@ async fn two_hundred_rounds_with_topics_made_anew() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "takes minutes"]
 async fn two_shards_commit_to_each_other_before_and_after_half_a_minute_of_sigstop() {
-    let shards = MANY_SHARDS.min(2);
-    let mut options = NodeOptions::default().shards(shards);
-    if shards > 1 {
-        options = options.mesh_credits(1);
-    }
+    let options = NodeOptions::default().shards(SHARDS).mesh_credits(1);
     let node = TestNode::start_with(&options.config()).await;
-    let mutual = Mutual::start(&node, shards as u32).await;
+    let mutual = Mutual::start(&node, SHARDS as u32).await;
     mutual.moves(Duration::from_secs(20)).await;
     node.freeze(Duration::from_secs(30)).await;
     mutual.moves(Duration::from_secs(10)).await;

@@ -150,10 +150,7 @@ fn parse(printed: &str, block_bytes: u64) -> anyhow::Result<Outcome> {
     };
     let cpu = Duration::from_secs_f64((job.usr_cpu + job.sys_cpu) / 100.0 * job.job_runtime / 1_000.0);
     Ok(Outcome {
-        durability: "fsync",
-        offered_per_s: None,
         achieved_per_s: job.write.iops,
-        response: None,
         service_p50_us: job
             .write
             .clat_ns
@@ -162,7 +159,7 @@ fn parse(printed: &str, block_bytes: u64) -> anyhow::Result<Outcome> {
             .map(|write| (write + flush) / 1_000.0),
         bytes_per_op: block_bytes,
         cpu_us_per_op: per_op(cpu, job.write.total_ios),
-        load_busy: None,
+        ..Outcome::of_nothing("fsync")
     })
 }
 

@@ -2,14 +2,21 @@
 
 use std::path::PathBuf;
 
+use crate::cells::{cells, floor_cells};
 use crate::machine::Cores;
-use crate::scenario::{Cell, Options, Scenario, cells, floor_cells};
+use crate::scenario::{Cell, Options, Scenario};
 
 /// A system by name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum Peer {
     /// `tailwater serve`, as a process of its own.
     Tailwater,
+    /// `redis-server` streams, every append flushed before its reply.
+    Redis,
+    /// `nats-server` JetStream on files, every message flushed before its acknowledgement.
+    Nats,
+    /// The same as it ships: flushed every two minutes, so that an acknowledgement promises nothing of the disk.
+    NatsUnsynced,
     /// The disk alone: overwrite and fdatasync, by fio.
     Fio,
 }
@@ -20,6 +27,9 @@ impl Peer {
     pub fn name(self) -> &'static str {
         match self {
             Peer::Tailwater => "tailwater",
+            Peer::Redis => "redis",
+            Peer::Nats => "nats",
+            Peer::NatsUnsynced => "nats-unsynced",
             Peer::Fio => "fio",
         }
     }
@@ -28,8 +38,11 @@ impl Peer {
     #[must_use]
     pub fn cells(self, scenario: Scenario, options: &Options) -> Vec<Cell> {
         match self {
-            Peer::Tailwater => cells(scenario, options),
-            Peer::Fio => floor_cells(),
+            // Redis copies nothing from stream to stream by itself.
+            Peer::Redis if scenario == Scenario::Fanout => Vec::new(),
+            Peer::Tailwater | Peer::Redis | Peer::Nats | Peer::NatsUnsynced => cells(scenario, options),
+            Peer::Fio if scenario == Scenario::Produce => floor_cells(),
+            Peer::Fio => Vec::new(),
         }
     }
 }

@@ -24,6 +24,8 @@ pub struct Outcome {
     pub cpu_us_per_op: Option<f64>,
     /// The share of its core that a closed load used: close to 1 it may be the load that was measured.
     pub load_busy: Option<f64>,
+    /// Payload that a steady load wrote in all, its warm-up included; none where that is not the point.
+    pub written_bytes: Option<u64>,
 }
 
 /// CPU time that the system and the load had used at one moment.
@@ -36,6 +38,22 @@ pub struct CpuTimes {
 }
 
 impl Outcome {
+    /// Nothing measured yet.
+    #[must_use]
+    pub fn of_nothing(durability: &'static str) -> Outcome {
+        Outcome {
+            durability,
+            offered_per_s: None,
+            achieved_per_s: 0.0,
+            response: None,
+            service_p50_us: None,
+            bytes_per_op: 0,
+            cpu_us_per_op: None,
+            load_busy: None,
+            written_bytes: None,
+        }
+    }
+
     /// Of a load that counted acknowledgements within a window, with the CPU times at both ends of it.
     #[must_use]
     pub fn of_tally(
@@ -48,8 +66,6 @@ impl Outcome {
         let achieved_per_s = tally.records as f64 / seconds;
         let (before, after, between) = cpu;
         Outcome {
-            durability: tally.durability.unwrap_or("none"),
-            offered_per_s: None,
             achieved_per_s,
             response: tally.latencies.response(),
             service_p50_us: tally.latencies.service().map(|service| service.p50_us),
@@ -59,6 +75,7 @@ impl Outcome {
                 achieved_per_s * between.as_secs_f64(),
             ),
             load_busy: Some(after.load.saturating_sub(before.load).as_secs_f64() / between.as_secs_f64()),
+            ..Outcome::of_nothing(tally.durability.unwrap_or("none"))
         }
     }
 }

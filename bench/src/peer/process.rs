@@ -164,6 +164,24 @@ pub fn free_addresses<const N: usize>() -> anyhow::Result<[SocketAddr; N]> {
     Ok(addresses)
 }
 
+/// The first of so many addresses on loopback with ports in a row that nobody listens on now.
+///
+/// # Errors
+/// When none are found.
+pub fn addresses_in_a_row(count: u32) -> anyhow::Result<SocketAddr> {
+    for _ in 0..100 {
+        let first = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?;
+        let is_free = |n: u16| {
+            let port = first.port().checked_add(n);
+            port.is_some_and(|port| TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok())
+        };
+        if (0..u16::try_from(count)?).all(is_free) {
+            return Ok(first);
+        }
+    }
+    Err(anyhow!("no {count} free ports in a row on loopback"))
+}
+
 /// A program of the workspace, built in release mode beside this one. It is built also when it is there already: it
 /// may be older than the sources, and the figures would then be of something else. Without cargo, the one that is there.
 ///

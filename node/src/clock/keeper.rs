@@ -7,9 +7,9 @@ use std::time::Duration;
 use tailwater_storage::atomic_file::{self, ReplaceError};
 use tailwater_storage::disk::device::Disk;
 
+use crate::clock::order::{ClockOrder, ORDERS_MAX};
 use crate::clock::owner_clock::{Event, OwnerClock, Told};
 use crate::clock::reading::{self, Last};
-use crate::clock::service::{ClockOrder, ORDERS_MAX};
 use crate::clock::source::ClockSource;
 use crate::clock::system::SystemClock;
 

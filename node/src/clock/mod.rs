@@ -6,6 +6,7 @@ pub mod published;
 pub mod reading;
 
 pub mod source;
+pub mod order;
 pub mod system;
 
 pub mod keeper;

@@ -3,19 +3,8 @@
 use tailwater_wire::code::{ErrorCode, Refusal};
 use tailwater_wire::message::{ClockRequest, ClockStatus, Reply};
 
+use crate::clock::order::ClockOrder;
 use crate::clock::system::SystemClock;
-
-/// Orders that may wait for the keeper; one more is refused as busy.
-pub const ORDERS_MAX: usize = 16;
-
-/// What the keeper is told to do. It answers when the result is durable, or says why it is not.
-#[derive(Debug)]
-pub enum ClockOrder {
-    /// An operator vouches for the wall clock.
-    Accept(flume::Sender<Result<(), String>>),
-    /// The node stops: store a last reading, and end.
-    Stop(flume::Sender<Result<(), String>>),
-}
 
 /// Serves a client's request.
 ///

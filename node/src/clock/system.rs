@@ -11,9 +11,9 @@ use std::time::Duration;
 
 use tailwater_wire::ids::CommitTime;
 
+use crate::clock::order::ClockOrder;
 use crate::clock::owner_clock::{OwnerClock, Reading};
 use crate::clock::published::Published;
-use crate::clock::service::ClockOrder;
 use crate::clock::source::{ClockSource, SimulatedClock};
 
 /// The owner's clock of this process. A clone reads the same time.

@@ -459,10 +459,9 @@ impl Runner {
                     runs: read.runs,
                 }
             }
-            Err(ReadError::Behind { log_start }) => {
-                let (shared, epoch) = (&self.shared, self.epoch());
-                Arrival::Event(ledger::behind(shared, &self.file, epoch, request, from, log_start).await)
-            }
+            Err(ReadError::Behind { log_start }) => Arrival::Event(
+                ledger::behind(&self.shared, &self.file, self.epoch(), request, from, log_start).await,
+            ),
             Err(ReadError::Ahead { high_water_mark }) => Arrival::Event(Event::Ahead {
                 request,
                 high_water_mark,

@@ -289,6 +289,44 @@ fn origins_go_with_their_epoch_and_only_with_it() {
 }
 
 #[test]
+fn a_batch_of_another_lineage_follows_and_its_mark_takes_the_old_one_s_place() {
+    // The parent is a `written` topic that crashed: a new history over what it had kept. Whether it is that is the
+    // cursor's to find out; the watermark is the same number in both.
+    let mut log = Log::new();
+    let writer = Writer::Origin(origin(1, 0));
+    log.append(writer, 0, 5, T0);
+    log.table.flushed(log.end);
+    log.check(writer, 5, 9, Verdict::Append);
+    let mark = OriginMark {
+        lineage: Lineage([4; 8]),
+        parent_crc: 1,
+        parent_commit_time: T0,
+    };
+    let base_offset = log.end;
+    log.end = base_offset.plus(4);
+    log.table.appended(&AppendedBatch {
+        writer,
+        previous: 5,
+        sequence: 9,
+        base_offset,
+        end_offset: log.end,
+        commit_time: T0,
+        origin: Some(mark),
+    });
+    let remembered = |table: &DedupTable| table.origin(origin(1, 0)).and_then(|origin| origin.mark);
+    assert_eq!(remembered(&log.table), Some(mark));
+    let before = DedupTable::restore(&log.table.checkpoint()).expect("its own");
+    assert_eq!(
+        remembered(&before).map(|mark| mark.lineage),
+        Some(Lineage([3; 8])),
+        "it is not flushed yet"
+    );
+    log.table.flushed(log.end);
+    let after = DedupTable::restore(&log.table.checkpoint()).expect("its own");
+    assert_eq!(remembered(&after), Some(mark));
+}
+
+#[test]
 fn the_greatest_table_s_checkpoint_is_within_its_bound() {
     let mut log = Log::new();
     for n in 0..PRODUCERS_PER_PARTITION {

@@ -232,8 +232,9 @@ impl<D: Disk> PartitionLog<D> {
         scanned: &mut Option<Offset>,
     ) -> Result<bool, ReadError> {
         let base = source.base;
-        let mut walk = Walk::new(source.clone(), slab.next_offset(), slab.bytes_left());
+        let mut walk = Walk::new(source.clone(), slab.next_offset(), slab.bytes_wanted());
         loop {
+            walk.wants(slab.bytes_wanted());
             match walk.next().await? {
                 Step::End => return Ok(true),
                 Step::Quarantined(offsets) => slab.quarantine(offsets),

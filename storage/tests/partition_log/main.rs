@@ -9,5 +9,6 @@ mod era;
 mod failures;
 mod flushes;
 mod missing;
+mod reading;
 mod recovery;
 mod shortened;

@@ -177,6 +177,7 @@ impl TestNode {
     /// When it ends or does not serve in time.
     pub async fn restart(&mut self) -> Duration {
         let started = Instant::now();
+        let mut said_before = self.log().len();
         self.spawn();
         loop {
             if let Ok((200, _)) = http::get(self.admin, "/readyz").await {
@@ -187,10 +188,12 @@ impl TestNode {
             if let Some(status) = process.try_wait().expect("our own child") {
                 self.process = None;
                 let log = self.log();
-                let taken = !self.has_served && log.contains("Address already in use");
+                let taken = log[said_before..].contains("Address already in use");
                 assert!(taken, "the node ended with {status} instead of serving:\n{log}");
+                assert!(!self.has_served, "a node gets its ports back:\n{log}");
                 // Some other program was quicker to the port.
                 self.draw_ports();
+                said_before = log.len();
                 self.spawn();
             }
             assert!(

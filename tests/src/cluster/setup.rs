@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 /// Shards of a node in the tests that are about shards: more than the machine has cores.
-pub const MANY_SHARDS: usize = 1;
+pub const MANY_SHARDS: usize = 4;
 
 /// What differs from the defaults. Without anything, one shard.
 #[derive(Debug, Clone, Default)]

@@ -2,7 +2,7 @@
 
 use tailwater_node::fanout::cursor::message::Event;
 use tailwater_storage::cursor_file::CursorFile;
-use tailwater_wire::ids::Offset;
+use tailwater_wire::ids::{Lineage, Offset};
 
 use super::node::Node;
 use super::world::{Happening, START, World};
@@ -54,6 +54,12 @@ impl World {
         }
         self.node.crash(&mut self.rng);
         self.removals.iter_mut().for_each(|removal| *removal = None);
+        if self.scenario.written {
+            let lineage = self.rng.range(1, u64::MAX - 1);
+            for parent in &mut self.parents {
+                parent.lineage = Lineage::from_u64(lineage);
+            }
+        }
         for partition in 0..self.scenario.parent_partitions {
             let key = self.key(partition);
             Node::tamper(&mut self.node, &key, &self.meta, &mut self.rng);

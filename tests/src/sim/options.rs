@@ -90,6 +90,9 @@ pub(super) struct Scenario {
     pub floor_is_attach: bool,
     /// Whether retention runs.
     pub retention: bool,
+    /// Whether the parents are `written` topics: each crash of their node gives them a new lineage over what they had
+    /// flushed. Not with retention, which takes what could show that it is the same history.
+    pub written: bool,
     /// Chances in 1,000 for each message, until everything heals.
     pub loss: u64,
     pub duplication: u64,
@@ -106,7 +109,7 @@ impl Scenario {
         let rng = &mut Rng::new(seed ^ 0x7461_696c);
         let partitioners = [Partitioner::Murmur2, Partitioner::Crc32c, Partitioner::Identity];
         let calm = rng.chance(100);
-        Scenario {
+        let scenario = Scenario {
             seed,
             bug,
             parent_partitions: rng.range(1, 2) as u32,
@@ -123,11 +126,16 @@ impl Scenario {
             from_earliest: rng.chance(300),
             floor_is_attach: rng.chance(500),
             retention: rng.chance(400),
+            written: false,
             loss: if calm { 0 } else { rng.pick(&[0, 10, 100]) },
             duplication: if calm { 0 } else { rng.pick(&[0, 10, 100]) },
             way_millis_max: if calm { 2 } else { rng.pick(&[2, 20, 400]) },
             chaos_millis: if calm { 0 } else { rng.pick(&[150, 500, 1_500]) },
             heal_millis: rng.range(4_000, 9_000),
+        };
+        Scenario {
+            written: rng.chance(300) && !scenario.retention,
+            ..scenario
         }
     }
 }

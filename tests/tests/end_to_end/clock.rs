@@ -53,7 +53,6 @@ impl Wall {
             "FAKETIME_NO_CACHE=1",
             "FAKETIME_DONT_FAKE_MONOTONIC=1",
             "DONT_FAKE_MONOTONIC=1",
-            "--",
         ]);
         (wall, node)
     }

@@ -54,7 +54,7 @@ fn start_failure(error: StartError) -> Failure {
         StartError::DataDir { .. } => "DATA_DIR",
         StartError::MetadataMissing(_) => "METADATA_MISSING",
         StartError::DataDirInUse(_) => "DATA_DIR_IN_USE",
-        StartError::Listen { .. } => "LISTEN",
+        StartError::Listen { .. } | StartError::PortsExhausted { .. } => "LISTEN",
         StartError::Shard(_) => "SHARD",
         StartError::Executor(_) => "MACHINE",
         StartError::Metastore(_) => "METASTORE",

@@ -7,8 +7,9 @@
 //! - a parent record that the child's stream passed over, or that never came: **missing**;
 //! - a child record at or below the last one seen: **duplicate** (one that came out of order counts as missing at its
 //!   place and as duplicate where it stands);
-//! - a child record that the parent's stream does not have, that the parent has not committed yet, or that differs and
-//!   was copied from another history of the parent: **unexpected**;
+//! - a child record that the parent's stream does not have, that the parent has not committed yet, or that was copied
+//!   from another history of the parent and is not what the parent has now: **unexpected**. A parent that began a new
+//!   history over what it had kept (a `written` topic after a crash) holds the same records, so its old copies are good;
 //! - a child record whose key, value, headers or timestamp differ from the parent's: **differing**;
 //! - a child record that the delay gate let pass before its parent record was due: **early**. Without a delay there is
 //!   no gate, and nothing is early.
@@ -55,8 +56,8 @@ pub struct ChildItem {
     pub commit_time: u64,
     /// When the delay gate let it pass, nanoseconds since the epoch.
     pub released_at: u64,
-    /// It was copied from another history of the parent partition than the one that it is compared with. That is no
-    /// finding by itself: a `written` parent that crashed has a new history, and most of its records still.
+    /// It was copied from another history of the parent partition than the one that it is compared with: good only where
+    /// the two hold the same.
     pub foreign: bool,
     /// What it holds.
     pub content: Content,
@@ -112,7 +113,7 @@ pub struct Tally {
     /// Child records let pass before they were due.
     pub early: u64,
     /// Child records that the parent does not have, or has for another child partition or not past the filter, or that
-    /// come from another history; also above the range.
+    /// come from another history and were not found in this one; also above the range.
     pub unexpected: u64,
     /// Child records that are not equal to their parent record.
     pub differing: u64,
@@ -233,9 +234,15 @@ impl Decider {
     /// Compares the parent's front with the child's next record, and says which to move on. A child record is
     /// presented again until the answer is not [`Advance::Parent`].
     pub fn compare(&mut self, head: Head<'_>, child: &ChildItem) -> Advance {
-        let unexpected = self.tally.unexpected;
+        let (unexpected, differing) = (self.tally.unexpected, self.tally.differing);
         let advance = self.place(head, child);
         if advance != Advance::Parent {
+            let is_the_parents = advance == Advance::Both && self.tally.differing == differing;
+            let is_unknown = child.parent_offset < self.blind_to;
+            let counted = self.tally.unexpected > unexpected;
+            if child.foreign && !is_the_parents && !is_unknown && !counted {
+                self.tally.unexpected += 1;
+            }
             let found = self.tally.unexpected > unexpected;
             self.in_a_row = found && self.note_unexpected(child.parent_offset);
         }
@@ -357,11 +364,7 @@ impl Decider {
             self.finding(parent.offset);
         }
         if child.content != parent.content {
-            if child.foreign {
-                self.tally.unexpected += 1;
-            } else {
-                self.tally.differing += 1;
-            }
+            self.tally.differing += 1;
             self.finding(parent.offset);
         }
         self.tally.max_late_ns = self.tally.max_late_ns.max(child.commit_time.saturating_sub(due));

@@ -7,7 +7,7 @@ use tailwater_wire::message::LinkStatus;
 pub const UNEXPECTED_RANGES_MAX: usize = 16;
 
 /// How the reasons begin for which a cursor stands still until an operator decides.
-const FOR_GOOD: [&str; 3] = ["position ahead", "diverged", "child regressed"];
+const FOR_GOOD: [&str; 4] = ["position ahead", "diverged", "unproved", "child regressed"];
 
 /// A range of parent offsets that could not be verified.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -135,6 +135,7 @@ mod tests {
                 high_water_mark: low,
             },
             StallReason::Diverged { offset: high },
+            StallReason::Unproved { offset: high },
             StallReason::ChildRegressed {
                 acknowledged: high,
                 watermark: low,

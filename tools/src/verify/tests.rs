@@ -476,7 +476,7 @@ fn what_is_committed_and_copied_meanwhile_is_no_finding() {
 
 // A `written` parent that crashed has a new history, and most of its records still.
 #[test]
-fn copies_from_another_history_of_the_parent_are_compared_like_others() {
+fn copies_from_another_history_of_the_parent_are_judged_by_what_they_hold() {
     let mut setting = Setting::new(LinkOptions::default(), 0);
     setting
         .child_logs()
@@ -569,6 +569,7 @@ fn a_link_that_stands_still_for_good_is_not_ok() {
             false,
         ),
         ("position ahead: 9 is above the parent's end 5", false),
+        ("unproved: the parent has a new history", false),
         ("child regressed: it acknowledged up to 9 and now says 5", false),
         ("child: BUSY", true),
     ] {

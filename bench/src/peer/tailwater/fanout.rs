@@ -2,35 +2,29 @@
 
 use std::time::Duration;
 
-use anyhow::{Context, bail};
-use tailwater_wire::client::{Client, Consumed, Consumer, ConsumerOptions, ProducerOptions, StartAt};
+use anyhow::Context;
+use tailwater_wire::client::{Client, StartAt};
 use tailwater_wire::ids::PartitionId;
 use tailwater_wire::message::Place;
 use tailwater_wire::meta::{AttachFrom, LinkOptions, Topic};
 use tokio::task::JoinSet;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::Instant;
 
-use crate::load::{Expected, Until, closed_lanes, gather, paced};
-use crate::payload::{Payloads, stamps};
+use crate::load::{Until, closed_lanes};
+use crate::measure::{Counted, FILL, received_at_rate, watch_growth};
+use crate::payload::Payloads;
 use crate::peer::lab::Lab;
 use crate::peer::outcome::{Outcome, per_op};
-use crate::peer::tailwater::node::{Node, batches_of};
+use crate::peer::tailwater::node::{Lane, Node};
 use crate::scenario::{Fanout, Source};
-use crate::tally::{Tally, Timeline};
+use crate::store::LanePlan;
+use crate::tally::Timeline;
 
-/// How often the children's ends are looked at.
-const LOOK_EVERY: Duration = Duration::from_millis(10);
-/// How long nothing may arrive anywhere before a cell is given up.
-const STANDSTILL: Duration = Duration::from_secs(15);
-/// How long copies may take to arrive after the last record was sent; what is later did not keep the rate.
-const DRAIN_WITHIN: Duration = Duration::from_secs(10);
-/// How long a receiver waits before it looks whether it is done.
-const RECEIVE_WITHIN: Duration = Duration::from_millis(50);
-/// Batches that fill a parent: their size, and how many are unacknowledged in each partition.
-const FILL: (usize, usize) = (1_000, 4);
+/// How long a backfill is watched at most; a slower one is measured over this time.
+const BACKFILL_WITHIN: Duration = Duration::from_secs(60);
 
 /// One round of one cell; each outcome with what it counts.
-pub async fn run(node: &Node, cell: &Fanout, lab: &Lab) -> anyhow::Result<Vec<(&'static str, Outcome)>> {
+pub async fn run(node: &Node, cell: &Fanout, lab: &Lab) -> anyhow::Result<Vec<Counted>> {
     let parent = node.topic("parent", cell.partitions).await?;
     let mut children = Vec::new();
     for number in 0..cell.children {
@@ -91,10 +85,7 @@ impl Family<'_> {
     /// From the first attach until all children have everything.
     async fn backfill(&self, records: u64, payloads: &Payloads) -> anyhow::Result<Outcome> {
         let (batch, in_flight) = FILL;
-        let lanes = self
-            .node
-            .lanes(&self.parent, &batches_of(batch, in_flight))
-            .await?;
+        let lanes = self.producers(Some(FILL)).await?;
         let timeline = Timeline::starting_now(Duration::ZERO, Duration::MAX / 4);
         closed_lanes(
             lanes,
@@ -108,23 +99,8 @@ impl Family<'_> {
         let (before, started) = (self.node.server.cpu()?, Instant::now());
         self.attach(AttachFrom::Earliest).await?;
         let copies = records * self.children.len() as u64;
-        let (mut most, mut progress) = (0, Instant::now());
-        loop {
-            let ends = self.committed().await?;
-            let committed: u64 = ends.iter().sum();
-            if committed >= copies {
-                break;
-            }
-            if committed > most {
-                (most, progress) = (committed, Instant::now());
-            }
-            if progress.elapsed() > STANDSTILL {
-                bail!(
-                    "no copy arrived for {STANDSTILL:?}; of {records} records each, the children have {ends:?}"
-                );
-            }
-            sleep(LOOK_EVERY).await;
-        }
+        let committed = || async { Ok(self.committed().await?.iter().sum()) };
+        let copies = watch_growth(copies, BACKFILL_WITHIN, committed).await?;
         let (after, seconds) = (self.node.server.cpu()?, started.elapsed().as_secs_f64());
         let load = after.load.saturating_sub(before.load).as_secs_f64() / seconds;
         let cpu = per_op(after.system.saturating_sub(before.system), copies as f64);
@@ -141,12 +117,9 @@ impl Family<'_> {
         in_flight: usize,
         payloads: &Payloads,
         lab: &Lab,
-    ) -> anyhow::Result<Vec<(&'static str, Outcome)>> {
-        let lanes = self
-            .node
-            .lanes(&self.parent, &batches_of(batch, in_flight))
-            .await?;
-        let timeline = Timeline::starting_now(lab.options.warmup, lab.options.seconds);
+    ) -> anyhow::Result<Vec<Counted>> {
+        let lanes = self.producers(Some((batch, in_flight))).await?;
+        let timeline = Timeline::starting_now(lab.options.warmup, lab.options.steady);
         let sample = timeline.at_both_ends(|| async {
             let committed: u64 = self.committed().await?.iter().sum();
             Ok((committed, self.node.server.cpu()?))
@@ -178,35 +151,16 @@ impl Family<'_> {
 
     /// Each copy from its record's intended send until a consumer of the child has it.
     async fn at_rate(&self, rate: u64, payloads: Payloads, lab: &Lab) -> anyhow::Result<Outcome> {
-        let lanes = self.node.lanes(&self.parent, &ProducerOptions::default()).await?;
-        let mut consumers = Vec::new();
+        let lanes = self.producers(None).await?;
+        let mut readers = Vec::new();
         for child in &self.children {
-            let options = ConsumerOptions {
-                from: StartAt::Earliest,
-                ..ConsumerOptions::default()
-            };
-            consumers.push(
-                self.node
-                    .connect()
-                    .await?
-                    .consumer(&child.spec.name, options)
-                    .await?,
-            );
+            readers.push(self.node.consume(&child.spec.name, StartAt::Earliest).await?);
         }
         let timeline = Timeline::starting_now(lab.options.warmup, lab.options.seconds);
-        let (expected, mut receivers) = (Expected::default(), JoinSet::new());
-        for consumer in consumers {
-            receivers.spawn_local(receive(consumer, expected.clone(), timeline));
-        }
-        let load = async {
-            let (_, sent) = paced(lanes, payloads, rate, timeline).await?;
-            expected.tell(sent);
-            Ok(sent)
-        };
         let cpu = timeline.at_both_ends(|| async { self.node.server.cpu() });
-        let (sent, tally, cpu) = tokio::try_join!(load, gather(receivers), cpu)?;
+        let ((_, sent), tally, arrived, cpu) =
+            received_at_rate(lanes, readers, payloads, rate, timeline, cpu).await?;
         let children = self.children.len() as u64;
-        let arrived: u64 = self.committed().await?.iter().sum();
         let outcome = Outcome::of_tally(&tally, &timeline, cpu, self.bytes);
         Ok(Outcome {
             durability: self.durability(),
@@ -216,6 +170,16 @@ impl Family<'_> {
             load_busy: None,
             ..outcome
         })
+    }
+
+    /// A producer for each partition of the parent.
+    async fn producers(&self, batches: Option<(usize, usize)>) -> anyhow::Result<Vec<Lane>> {
+        let spec = &self.parent.spec;
+        let plan = LanePlan {
+            lanes: spec.partitions,
+            batches,
+        };
+        self.node.producers(&spec.name, spec.partitions, plan).await
     }
 
     /// The committed end of each child, summed over its partitions.
@@ -240,14 +204,10 @@ impl Family<'_> {
 
     fn copies(&self, achieved_per_s: f64, cpu_us_per_op: Option<f64>) -> Outcome {
         Outcome {
-            durability: self.durability(),
-            offered_per_s: None,
             achieved_per_s,
-            response: None,
-            service_p50_us: None,
             bytes_per_op: self.bytes,
             cpu_us_per_op,
-            load_busy: None,
+            ..Outcome::of_nothing(self.durability())
         }
     }
 
@@ -255,32 +215,5 @@ impl Family<'_> {
         self.children
             .first()
             .map_or("none", |child| child.spec.durability.label())
-    }
-}
-
-/// Takes copies until all that were sent have arrived, or too much time has passed since.
-async fn receive(mut consumer: Consumer, expected: Expected, timeline: Timeline) -> anyhow::Result<Tally> {
-    let (mut tally, mut arrived, mut known_since) = (Tally::default(), 0, None);
-    loop {
-        if let Some(sent) = expected.get() {
-            let since = *known_since.get_or_insert_with(Instant::now);
-            if arrived >= sent || since.elapsed() > DRAIN_WITHIN {
-                return Ok(tally);
-            }
-        }
-        let Ok(next) = timeout(RECEIVE_WITHIN, consumer.next()).await else {
-            continue;
-        };
-        match next?.context("a consumer ended without being asked to")? {
-            Consumed::Gap(gap) => bail!("a child has a gap: {gap:?}"),
-            Consumed::Batch(batch) => {
-                for record in batch.records() {
-                    let (intended, sent) =
-                        stamps(record.value).context("a record that the bench did not send")?;
-                    tally.add(&timeline, intended, sent, 1);
-                    arrived += 1;
-                }
-            }
-        }
     }
 }

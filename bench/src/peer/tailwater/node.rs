@@ -7,9 +7,9 @@ use std::process::Command;
 use std::task::{Context as TaskContext, Poll};
 use std::time::Duration;
 
-use anyhow::{Context, bail};
+use anyhow::{Context, bail, ensure};
 use tailwater_wire::client::{
-    Client, ClientConfig, Consumed, ConsumerOptions, Delivery, Producer, ProducerOptions, StartAt,
+    Client, ClientConfig, Consumed, Consumer, ConsumerOptions, Delivery, Producer, ProducerOptions, StartAt,
 };
 use tailwater_wire::ids::{Offset, PartitionId, TopicName};
 use tailwater_wire::message::Place;
@@ -19,9 +19,12 @@ use tailwater_wire::record::Record;
 use tempfile::TempDir;
 
 use crate::load::Sender;
+use crate::measure::for_a_while;
 use crate::payload::Payload;
 use crate::peer::lab::Lab;
-use crate::peer::process::{Server, eventually, free_addresses};
+use crate::peer::outcome::CpuTimes;
+use crate::peer::process::{Server, addresses_in_a_row, eventually, free_addresses};
+use crate::store::{From, LanePlan, Reader, Store, TopicPlan, dealt};
 
 /// How long a node may take until it serves.
 const START_WITHIN: Duration = Duration::from_secs(20);
@@ -38,18 +41,26 @@ pub struct Node {
     pub client: Client,
     address: String,
     /// Removed when it is dropped, after the process.
-    _dir: TempDir,
+    dir: TempDir,
 }
 
 impl Node {
-    /// Starts one, and waits until it serves.
+    /// Starts one on an empty directory, and waits until it serves.
     pub async fn start(binary: &Path, lab: &Lab) -> anyhow::Result<Node> {
         let dir = tempfile::Builder::new().prefix("bench-").tempdir_in(&lab.dir)?;
-        let [listen, admin] = free_addresses()?;
+        Node::start_on(dir, binary, lab).await
+    }
+
+    async fn start_on(dir: TempDir, binary: &Path, lab: &Lab) -> anyhow::Result<Node> {
+        let shards = lab.options.shards;
+        let (listen, [admin]) = (addresses_in_a_row(shards)?, free_addresses()?);
         let mut command = Command::new(binary);
         command.arg("serve").arg("--data").arg(dir.path().join("data"));
         command.args(["--listen", &listen.to_string(), "--admin", &admin.to_string()]);
-        let server = Server::start("tailwater serve", &mut command, dir.path().join("log"), lab.cores)?;
+        command.args(["--shards", &shards.to_string()]);
+        // More shards than one core are not for one core.
+        let cores = lab.cores.filter(|_| shards == 1);
+        let server = Server::start("tailwater serve", &mut command, dir.path().join("log"), cores)?;
         let address = listen.to_string();
         let client = server
             .while_alive(eventually(START_WITHIN, || connect(&address)))
@@ -58,7 +69,7 @@ impl Node {
             server,
             client,
             address,
-            _dir: dir,
+            dir,
         })
     }
 
@@ -66,6 +77,16 @@ impl Node {
     pub async fn stop(self) -> anyhow::Result<()> {
         drop(self.client);
         self.server.stop().await
+    }
+
+    /// Drains it and starts it again on the same data: nothing is in its memory then.
+    pub async fn restart(self, binary: &Path, lab: &Lab) -> anyhow::Result<Node> {
+        let Node {
+            server, client, dir, ..
+        } = self;
+        drop(client);
+        server.stop().await?;
+        Node::start_on(dir, binary, lab).await
     }
 
     /// One more connection.
@@ -90,8 +111,8 @@ impl Node {
 
     /// How many records the batch has that lies in the middle of the first partition: what was measured is what was
     /// meant only if the client sent batches as they were handed over.
-    pub async fn batch_in_the_middle(&self, topic: &Topic) -> anyhow::Result<usize> {
-        let (name, partition) = (&topic.spec.name, PartitionId(0));
+    async fn batch_in_the_middle(&self, topic: &TopicPlan) -> anyhow::Result<usize> {
+        let (name, partition) = (&topic.name.parse::<TopicName>()?, PartitionId(0));
         let end = self
             .client
             .find_offset(name, partition, Place::Tail)
@@ -105,19 +126,90 @@ impl Node {
         };
         match self.client.consumer(name, options).await?.next().await? {
             Some(Consumed::Batch(batch)) => Ok(batch.header.record_count as usize),
-            other => bail!("nothing to read in the middle of {name}: {other:?}"),
+            other => bail!("nothing to read in the middle of `{name}`: {other:?}"),
         }
     }
 
-    /// A producer on a connection of its own for each partition of a topic.
-    pub async fn lanes(&self, topic: &Topic, options: &ProducerOptions) -> anyhow::Result<Vec<Lane>> {
+    /// Producers, each on a connection of its own.
+    pub async fn producers(
+        &self,
+        topic: &TopicName,
+        partitions: u32,
+        plan: LanePlan,
+    ) -> anyhow::Result<Vec<Lane>> {
+        let options = plan.batches.map_or_else(ProducerOptions::default, batches_of);
         let mut lanes = Vec::new();
-        for partition in (0..topic.spec.partitions).map(PartitionId) {
-            let client = self.connect().await?;
-            let producer = client.producer(&topic.spec.name, options.clone()).await?;
-            lanes.push(Lane { producer, partition });
+        for lane in 0..plan.lanes {
+            let producer = self.connect().await?.producer(topic, options.clone()).await?;
+            let partitions = dealt(lane, plan.lanes, partitions);
+            lanes.push(Lane {
+                producer,
+                partitions: partitions.into_iter().map(PartitionId).collect(),
+            });
         }
         Ok(lanes)
+    }
+
+    /// A consumer of all partitions, on a connection of its own.
+    pub async fn consume(&self, topic: &TopicName, from: StartAt) -> anyhow::Result<Records> {
+        let options = ConsumerOptions {
+            from,
+            ..ConsumerOptions::default()
+        };
+        Ok(Records(self.connect().await?.consumer(topic, options).await?))
+    }
+}
+
+impl Store for Node {
+    type Lane = Lane;
+    type Reader = Records;
+
+    fn durability(&self) -> &'static str {
+        Durability::Fsync.label()
+    }
+
+    fn cpu(&self) -> anyhow::Result<CpuTimes> {
+        self.server.cpu()
+    }
+
+    async fn make(&self, topic: &TopicPlan) -> anyhow::Result<()> {
+        self.topic(topic.name, topic.partitions).await.map(drop)
+    }
+
+    async fn lanes(&self, topic: &TopicPlan, plan: LanePlan) -> anyhow::Result<Vec<Lane>> {
+        self.producers(&topic.name.parse()?, topic.partitions, plan).await
+    }
+
+    async fn reader(&self, topic: &TopicPlan, from: From) -> anyhow::Result<Records> {
+        let from = match from {
+            From::Earliest => StartAt::Earliest,
+            From::Tail => StartAt::Tail,
+        };
+        self.consume(&topic.name.parse()?, from).await
+    }
+
+    async fn check(&self, topic: &TopicPlan, batch_records: usize) -> anyhow::Result<()> {
+        let records = self.batch_in_the_middle(topic).await?;
+        ensure!(
+            records == batch_records,
+            "a batch of {records} records where {batch_records} were meant"
+        );
+        Ok(())
+    }
+}
+
+/// A consumer whose batches are taken apart.
+pub struct Records(Consumer);
+
+impl Reader for Records {
+    async fn read(&mut self, take: &mut dyn FnMut(&[u8]) -> anyhow::Result<()>) -> anyhow::Result<()> {
+        let Some(next) = for_a_while(self.0.next()).await else {
+            return Ok(());
+        };
+        match next?.context("a consumer ended without being asked to")? {
+            Consumed::Gap(gap) => bail!("records are missing: {gap:?}"),
+            Consumed::Batch(batch) => batch.records().try_for_each(|record| take(record.value)),
+        }
     }
 }
 
@@ -131,7 +223,7 @@ async fn connect(address: &str) -> anyhow::Result<Client> {
 }
 
 /// Options under which a closed loop's batches are sent exactly as the loop makes them.
-pub fn batches_of(records: usize, in_flight: usize) -> ProducerOptions {
+fn batches_of((records, in_flight): (usize, usize)) -> ProducerOptions {
     ProducerOptions {
         batch_records: records,
         batch_bytes: BATCH_BYTES,
@@ -140,16 +232,16 @@ pub fn batches_of(records: usize, in_flight: usize) -> ProducerOptions {
     }
 }
 
-/// A producer, a connection and a partition.
+/// A producer, its connection and its partitions.
 pub struct Lane {
     producer: Producer,
-    partition: PartitionId,
+    partitions: Vec<PartitionId>,
 }
 
 impl Sender for Lane {
     type Ack = Acked;
 
-    async fn send(&self, payload: Payload) -> anyhow::Result<Acked> {
+    async fn send(&self, turn: u64, payload: Payload) -> anyhow::Result<Acked> {
         let Payload { key, value } = payload;
         let record = Record {
             key,
@@ -157,7 +249,8 @@ impl Sender for Lane {
             headers: Vec::new(),
             timestamp: TIMESTAMP_NS,
         };
-        Ok(Acked(self.producer.send_to(self.partition, record).await?))
+        let partition = self.partitions[turn as usize % self.partitions.len()];
+        Ok(Acked(self.producer.send_to(partition, record).await?))
     }
 }
 

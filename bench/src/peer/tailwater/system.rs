@@ -4,12 +4,14 @@ use std::path::{Path, PathBuf};
 
 use anyhow::bail;
 
+use crate::measure::{Counted, catch_up, catchup_topic, fill, produce, tail};
+use crate::payload::Payloads;
 use crate::peer::lab::Lab;
-use crate::peer::outcome::Outcome;
 use crate::peer::process::release_binary;
+use crate::peer::tailwater::fanout;
 use crate::peer::tailwater::node::Node;
-use crate::peer::tailwater::{fanout, produce};
 use crate::scenario::Cell;
+use crate::store::Store;
 
 /// The binary that is started anew for each round of each cell.
 #[derive(Debug)]
@@ -34,14 +36,31 @@ impl Tailwater {
     ///
     /// # Errors
     /// When the node cannot be started, fails, or does not stop.
-    pub async fn run(&self, cell: &Cell, lab: &Lab) -> anyhow::Result<Vec<(&'static str, Outcome)>> {
-        let node = Node::start(&self.binary, lab).await?;
+    pub async fn run(&self, cell: &Cell, lab: &Lab) -> anyhow::Result<Vec<Counted>> {
+        let mut node = Node::start(&self.binary, lab).await?;
+        if let Cell::Catchup(cell) = cell {
+            let topic = catchup_topic(cell);
+            let filled = async {
+                node.make(&topic).await?;
+                fill(
+                    &node,
+                    &topic,
+                    &Payloads::new(cell.record_bytes, false),
+                    cell.records,
+                )
+                .await
+            };
+            node.server.while_alive(filled).await?;
+            node = node.restart(&self.binary, lab).await?;
+        }
         let outcomes = node
             .server
             .while_alive(async {
                 match cell {
-                    Cell::Produce(cell) => Ok(vec![("records", produce::run(&node, cell, lab).await?)]),
+                    Cell::Produce(cell) => produce(&node, cell, lab).await,
                     Cell::Fanout(cell) => fanout::run(&node, cell, lab).await,
+                    Cell::Catchup(cell) => catch_up(&node, cell).await,
+                    Cell::Tail(cell) => tail(&node, cell, lab).await,
                     Cell::Floor(_) => bail!("the disk's floor is not Tailwater's"),
                 }
             })

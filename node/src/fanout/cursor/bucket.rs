@@ -26,7 +26,7 @@ use std::collections::VecDeque;
 use tailwater_storage::dedup::table::RECENT_BATCHES;
 use tailwater_storage::dedup::verdict::OriginMark;
 use tailwater_wire::code::ErrorCode;
-use tailwater_wire::ids::{CommitTime, Offset, PartitionId};
+use tailwater_wire::ids::{CommitTime, Lineage, Offset, PartitionId};
 use tailwater_wire::limits::FANOUT_BATCH_BYTES;
 
 use crate::fanout::batch::{ChildBatch, Part, Take};
@@ -55,12 +55,22 @@ pub(super) enum Phase {
     Closed { retry_at: CommitTime },
     /// Asked for its watermark.
     Opening(RequestId),
-    /// Waiting for the parent's log to be compared with what the child remembers.
-    Verifying(RequestId),
+    /// Waiting for the parent's log to be compared with what the child remembers, of this lineage.
+    Verifying { request: RequestId, lineage: Lineage },
     /// Takes records.
     Open,
     /// Stands until an operator decides.
     Halted,
+}
+
+impl Phase {
+    /// The question that is unanswered.
+    pub fn asked(self) -> Option<RequestId> {
+        match self {
+            Phase::Opening(request) | Phase::Verifying { request, .. } => Some(request),
+            Phase::Closed { .. } | Phase::Open | Phase::Halted => None,
+        }
+    }
 }
 
 /// A child partition's answer to a batch.
@@ -425,10 +435,9 @@ impl Bucket {
 
     /// Waits for the comparison of what the child remembers, if there is something to compare.
     pub fn verify(&mut self, request: RequestId, mark: Option<OriginMark>) -> Option<(Offset, OriginMark)> {
-        // Behind a notice of dropped records there is no parent batch to compare with: its mark has no time.
-        let compared = |mark: &OriginMark| mark.parent_commit_time > CommitTime::default();
-        let mark = mark.filter(|mark| self.watermark > Offset::ZERO && compared(mark))?;
-        self.phase = Phase::Verifying(request);
+        let mark = mark.filter(|_| self.watermark > Offset::ZERO)?;
+        let lineage = mark.lineage;
+        self.phase = Phase::Verifying { request, lineage };
         Some((Offset(self.watermark.0 - 1), mark))
     }
 }

@@ -49,7 +49,7 @@ impl Census {
         match bucket.phase {
             Phase::Closed { .. } if bucket.ask_at().is_none() => {}
             Phase::Closed { .. } => count(&mut self.closed),
-            Phase::Opening(_) | Phase::Verifying(_) => count(&mut self.asked),
+            Phase::Opening(_) | Phase::Verifying { .. } => count(&mut self.asked),
             Phase::Halted => {}
             Phase::Open => {
                 count(&mut self.open);

@@ -36,6 +36,9 @@ impl Cursor {
         self.ship_notice(index, now, out);
     }
 
+    /// Compares the parent's log with what the child remembers of it. Also under another lineage than the parent has
+    /// now: a `written` parent gets a new one with every crash, and has kept what was copied, because a cursor reads
+    /// what is flushed (SPEC.md D11, D12). So the lineage alone proves neither, and the record decides.
     pub(super) fn verify(
         &mut self,
         index: usize,
@@ -43,12 +46,12 @@ impl Cursor {
         now: CommitTime,
         out: &mut Vec<Action>,
     ) {
-        let offset = Offset(self.buckets[index].watermark().0.saturating_sub(1));
-        if mark.is_some_and(|mark| mark.lineage != self.config.lineage) {
-            self.buckets[index].phase = Phase::Halted;
-            self.halt(StallReason::Diverged { offset }, out);
-            return;
-        }
+        // Behind a notice of dropped records there is no parent batch to compare with: its mark has no time. In one
+        // history that is no doubt; under a new one the parent is asked, and has nothing to show.
+        let compared = |mark: &OriginMark| {
+            mark.parent_commit_time > CommitTime::default() || mark.lineage != self.config.lineage
+        };
+        let mark = mark.filter(compared);
         let request = self.request();
         match self.buckets[index].verify(request, mark) {
             Some((offset, mark)) => out.push(Action::VerifyParent {
@@ -70,19 +73,27 @@ impl Cursor {
         out: &mut Vec<Action>,
     ) {
         let index = partition.0 as usize;
-        if self.buckets.get(index).map(|bucket| bucket.phase) != Some(Phase::Verifying(request)) {
+        let phase = self.buckets.get(index).map(|bucket| bucket.phase);
+        let Some(Phase::Verifying { lineage, .. }) = phase.filter(|phase| phase.asked() == Some(request))
+        else {
             return;
-        }
+        };
+        let offset = Offset(self.buckets[index].watermark().0.saturating_sub(1));
         match verdict {
-            ParentVerdict::Same | ParentVerdict::Gone => self.opened(index, now, out),
-            ParentVerdict::Differs => {
-                let offset = Offset(self.buckets[index].watermark().0.saturating_sub(1));
-                self.buckets[index].phase = Phase::Halted;
-                self.halt(StallReason::Diverged { offset }, out);
-            }
+            ParentVerdict::Same => self.opened(index, now, out),
+            // In one history an offset is given once: what is gone was what was copied.
+            ParentVerdict::Gone if lineage == self.config.lineage => self.opened(index, now, out),
+            // Nothing is left to show that the new history goes on from what was copied, and nothing is guessed.
+            ParentVerdict::Gone => self.stands(index, StallReason::Unproved { offset }, out),
+            ParentVerdict::Differs => self.stands(index, StallReason::Diverged { offset }, out),
         }
         self.recount();
         self.ship_notice(index, now, out);
+    }
+
+    fn stands(&mut self, index: usize, reason: StallReason, out: &mut Vec<Action>) {
+        self.buckets[index].phase = Phase::Halted;
+        self.halt(reason, out);
     }
 
     /// Sends what a bucket that has just opened passed with a notice.
@@ -156,11 +167,11 @@ impl Cursor {
         out: &mut Vec<Action>,
     ) {
         let index = partition.0 as usize;
-        match self.buckets.get(index).map(|bucket| bucket.phase) {
-            Some(Phase::Opening(asked) | Phase::Verifying(asked)) if asked == request => {
-                self.fail(index, code, now, out);
-            }
-            _ => self.on_answered(request, partition, Outcome::Failed(code), now, out),
+        let asked = self.buckets.get(index).and_then(|bucket| bucket.phase.asked());
+        if asked == Some(request) {
+            self.fail(index, code, now, out);
+        } else {
+            self.on_answered(request, partition, Outcome::Failed(code), now, out);
         }
     }
 

@@ -22,7 +22,7 @@ pub enum ParentVerdict {
     Same,
     /// Another batch is there, or the log ends before it: the parent is not the log it was.
     Differs,
-    /// Retention or damage took the batch: nothing speaks against it.
+    /// Retention or damage took the batch: it shows nothing.
     Gone,
 }
 
@@ -258,6 +258,12 @@ pub enum StallReason {
         /// The last offset that the child accounts for.
         offset: Offset,
     },
+    /// The parent's log has a new history, and the record that could show that it goes on from what was copied is gone:
+    /// stands until an operator decides.
+    Unproved {
+        /// The last offset that the child accounts for.
+        offset: Offset,
+    },
     /// The child partition has lost records that it had acknowledged: stands until an operator decides.
     ChildRegressed {
         /// What it had acknowledged.
@@ -275,6 +281,7 @@ impl StallReason {
             StallReason::Child(_) | StallReason::Parent(_) | StallReason::EpochUnconfirmed => false,
             StallReason::PositionAhead { .. }
             | StallReason::Diverged { .. }
+            | StallReason::Unproved { .. }
             | StallReason::ChildRegressed { .. } => true,
         }
     }
@@ -297,6 +304,12 @@ impl fmt::Display for StallReason {
                 write!(
                     f,
                     "diverged: the parent's record {offset} is not the one that was copied"
+                )
+            }
+            StallReason::Unproved { offset } => {
+                write!(
+                    f,
+                    "unproved: the parent has a new history, and its record {offset}, which could show that it goes on from what was copied, is gone"
                 )
             }
             StallReason::ChildRegressed {

@@ -134,17 +134,36 @@ fn what_the_parent_does_not_have_yet_is_unexpected() {
 
 // A `written` parent that crashed gets a new history, and keeps most of its records: their copies are what they were.
 #[test]
-fn copies_from_another_history_are_unexpected_only_where_they_differ() {
+fn copies_from_another_history_are_good_where_the_parent_has_the_same_and_unexpected_elsewhere() {
     let mut foreign = children(10..20);
-    foreign[3..6].iter_mut().for_each(|child| child.foreign = true);
+    foreign.iter_mut().for_each(|child| child.foreign = true);
     check(&foreign, clean());
-    foreign[4].content = content(99);
+    foreign[3..6]
+        .iter_mut()
+        .for_each(|child| child.content.value = Bytes::from_static(b"of another history"));
     let want = Tally {
-        unexpected: 1,
-        first_finding: Some(14),
+        unexpected: 3,
+        differing: 3,
+        first_finding: Some(13),
         ..clean()
     };
     check(&foreign, want);
+
+    let mut decider = Decider::new(10, 10, 20, DELAY);
+    decider.parent_reaches(25);
+    let copy = |offset| ChildItem {
+        foreign: true,
+        ..child(offset)
+    };
+    decider.compare(Head::End, &copy(21));
+    assert_eq!(
+        decider.unexpected(),
+        std::slice::from_ref(&(21..22)),
+        "nothing shows that the parent has it"
+    );
+    let mut decider = Decider::new(0, 10, 20, DELAY);
+    decider.compare(Head::Item(&parent(10)), &copy(5));
+    assert!(decider.tally().is_ok(), "nothing is said of what retention took");
 }
 
 /// Parent records 10..20, of which the child says that these were dropped, in a child that has the others.

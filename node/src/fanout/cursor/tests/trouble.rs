@@ -1,7 +1,7 @@
 //! Children that fail, lie, lag or forget; parents that lose; epochs that die.
 
 use super::{check, config, go_on, opened};
-use crate::fanout::cursor::message::Event;
+use crate::fanout::cursor::message::{Event, Slab};
 use crate::fanout::cursor::receipt::Receipt;
 use tailwater_wire::ids::{Offset, PartitionId};
 
@@ -144,14 +144,57 @@ fn a_parent_that_is_not_what_it_was_stands_for_an_operator() {
     check(
         config(1, 0),
         "tick => open 0
-         opened 0 50 other-lineage => stall: diverged: the parent's record 49 is not the one that was copied",
-    );
-    check(
-        config(1, 0),
-        "tick => open 0
          opened 0 50 tail => verify 0 at 49
          verified 0 gone => read 50 wait=1000",
     );
+}
+
+#[test]
+fn a_new_lineage_is_gone_on_under_when_the_parent_still_has_what_was_copied() {
+    let mut rig = check(
+        config(2, 30),
+        "tick => open 0; open 1
+         opened 0 50 other-lineage => verify 0 at 49
+         opened 1 40 other-lineage => verify 1 at 39
+         verified 0 same =>
+         verified 1 same => read 40 wait=1000",
+    );
+    let slab = Slab {
+        request: rig.read(40),
+        next: Offset(60),
+        full: false,
+        next_commit: None,
+    };
+    let plan = rig.cursor.plan(&slab, rig.now).expect("wanted");
+    assert_eq!(
+        plan.lineage,
+        config(2, 30).lineage,
+        "what follows is of the new one"
+    );
+}
+
+#[test]
+fn a_new_lineage_without_what_was_copied_stands_for_an_operator() {
+    for (verdict, stall) in [
+        (
+            "differs",
+            "diverged: the parent's record 49 is not the one that was copied",
+        ),
+        (
+            "gone",
+            "unproved: the parent has a new history, and its record 49, which could show that it goes on from what \
+             was copied, is gone",
+        ),
+    ] {
+        let script = format!(
+            "tick => open 0
+             opened 0 50 other-lineage => verify 0 at 49
+             verified 0 {verdict} => stall: {stall}
+             +60000 =>"
+        );
+        let rig = check(config(1, 0), &script);
+        assert_eq!(rig.cursor.persistable(), None);
+    }
 }
 
 #[test]
