@@ -12,6 +12,7 @@ use tailwater_wire::batch::header::{BatchHeader, BatchKind};
 use tailwater_wire::batch::view::{BatchError, BatchIter, RecordView};
 use tailwater_wire::ids::{CommitTime, Lineage, Offset, OriginId, PartitionId, Writer};
 use tailwater_wire::limits::BATCH_BYTES_MAX;
+use tailwater_wire::partitioner::Partitioner;
 
 use crate::fanout::filter::Filter;
 use crate::fanout::gaps;
@@ -30,6 +31,20 @@ pub struct ChildBatch {
     pub records: u32,
     /// Records that it says were dropped, if it is a notice.
     pub dropped: u64,
+}
+
+impl ChildBatch {
+    /// The notice of what a child partition lost, which follows its watermark `previous`.
+    #[must_use]
+    pub fn notice(dropped: &Dropped, origin: OriginId, previous: Offset, stamp: OriginStamp) -> ChildBatch {
+        ChildBatch {
+            bytes: dropped.batch(Partitioner::Murmur2, origin, previous, stamp),
+            previous,
+            end: dropped.to,
+            records: 0,
+            dropped: dropped.records,
+        }
+    }
 }
 
 /// What one child partition is to get of a slab.
@@ -342,7 +357,7 @@ impl Chain {
             ..OriginStamp::default()
         };
         self.batches
-            .push(gaps::notice(dropped, plan.origin, self.previous, stamp));
+            .push(ChildBatch::notice(dropped, plan.origin, self.previous, stamp));
         self.previous = dropped.to;
     }
 }
@@ -352,7 +367,6 @@ mod tests {
     use super::*;
     use tailwater_wire::batch::view::BatchView;
     use tailwater_wire::ids::{Epoch, OwnerEpoch};
-    use tailwater_wire::partitioner::Partitioner;
     use tailwater_wire::record::Record;
 
     const LINEAGE: Lineage = Lineage([5; 8]);

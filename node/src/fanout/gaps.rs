@@ -1,5 +1,4 @@
-//! Counting what retention is about to take from a cursor, child partition by child partition; and the notice that
-//! tells the child (SPEC.md F9). Pure.
+//! Counting what retention is about to take from a cursor, child partition by child partition (SPEC.md F9). Pure.
 //!
 //! What a child partition has acknowledged is not lost, and what was sent to it may or may not be: nobody knows before
 //! it is asked again, which may be after a crash and after the records are gone. So everything above the acknowledged
@@ -14,14 +13,10 @@
 
 use bytes::Bytes;
 use tailwater_storage::gaps::{Gap, Gaps, Lost};
-use tailwater_wire::batch::builder::OriginStamp;
-use tailwater_wire::batch::control::Dropped;
 use tailwater_wire::batch::header::BatchKind;
 use tailwater_wire::batch::view::{BatchError, BatchIter};
-use tailwater_wire::ids::{Offset, OriginId, PartitionId};
-use tailwater_wire::partitioner::Partitioner;
+use tailwater_wire::ids::{Offset, PartitionId};
 
-use crate::fanout::batch::ChildBatch;
 use crate::fanout::filter::Filter;
 use crate::fanout::rekey::Rekey;
 
@@ -276,18 +271,6 @@ pub fn note(ledger: &mut Gaps, doomed: &Doomed, counted: Vec<Gap>, log_start: Of
     }
 }
 
-/// The notice of what a child partition lost, as a batch of its chain that follows `previous`.
-#[must_use]
-pub fn notice(dropped: &Dropped, origin: OriginId, previous: Offset, stamp: OriginStamp) -> ChildBatch {
-    ChildBatch {
-        bytes: dropped.batch(Partitioner::Murmur2, origin, previous, stamp),
-        previous,
-        end: dropped.to,
-        records: 0,
-        dropped: dropped.records,
-    }
-}
-
 /// How many offsets of `[from, to)` count for a child partition when nobody can read them.
 #[must_use]
 pub fn unreadable(rekey: &Rekey, bucket: PartitionId, from: Offset, to: Offset) -> u64 {
@@ -325,7 +308,7 @@ mod tests {
     use tailwater_wire::batch::builder::BatchBuilder;
     use tailwater_wire::batch::header::BatchHeader;
     use tailwater_wire::ids::Writer;
-    use tailwater_wire::partitioner::keyless;
+    use tailwater_wire::partitioner::{Partitioner, keyless};
     use tailwater_wire::record::Record;
 
     use super::*;

@@ -12,6 +12,7 @@ use tailwater_wire::ids::{CommitTime, Offset};
 use tailwater_wire::message::BucketStatus;
 use tailwater_wire::partitioner::Partitioner;
 
+use crate::fanout::batch::ChildBatch;
 use crate::fanout::cursor::bucket::Bucket;
 use crate::fanout::cursor::lane::{RETRY_NANOS, after};
 use crate::fanout::cursor::message::{Action, RequestId};
@@ -126,7 +127,7 @@ impl Cursor {
         };
         let origin = self.config.origin;
         bucket.lose(to, |previous| {
-            (lost.records > 0).then(|| gaps::notice(&dropped, origin, previous, stamp))
+            (lost.records > 0).then(|| ChildBatch::notice(&dropped, origin, previous, stamp))
         });
         if lost.records > 0 {
             out.push(Action::Dropped {
