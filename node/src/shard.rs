@@ -18,6 +18,7 @@ use crate::clock::system::{SystemClock, elapsed_since_boot};
 use crate::commands::Commands;
 use crate::config::NodeConfig;
 use crate::control::request::{ControlRequest, ShardCommand};
+use crate::fanout::accounting;
 use crate::fanout::cursors::Cursors;
 use crate::fanout::shared::Shared;
 use crate::ingress::dispatch::{Dispatch, Identity};
@@ -123,6 +124,7 @@ pub async fn run(setup: ShardSetup) {
     glommio::spawn_local(letters).detach();
     glommio::spawn_local(group::commit_loop(Rc::clone(&partitions))).detach();
     glommio::spawn_local(group::upkeep_loop(Rc::clone(&partitions))).detach();
+    glommio::spawn_local(accounting::retention_loop(Rc::clone(&cursors))).detach();
     glommio::spawn_local(Rc::clone(&cursors).reconcile_loop()).detach();
     glommio::spawn_local(Rc::clone(&cursors).store_loop()).detach();
     glommio::spawn_local(measure_busy(Arc::clone(&counters))).detach();

@@ -7,6 +7,7 @@
 //! topics/orders/p00003/00000000000000000000.idx   a sealed segment's sparse index; may be absent
 //! topics/orders/p00003/prepared-<nonce>.log       a segment made ready, without a place in the log yet
 //! topics/orders/p00003/fanout-analytics.offset    the cursor that copies this partition into `analytics`
+//! topics/orders/p00003/fanout-analytics.gaps      what retention took before that cursor had copied it
 //! topics/orders/p00003/<any name>.tmp-<number>    half of an atomic replacement; rubbish after a start
 //! topics/.deleted-<incarnation>-orders/           a deleted topic on its way out
 //! ```
@@ -26,6 +27,7 @@ const INDEX_SUFFIX: &str = ".idx";
 const PREPARED_PREFIX: &str = "prepared-";
 const CURSOR_PREFIX: &str = "fanout-";
 const CURSOR_SUFFIX: &str = ".offset";
+const GAPS_SUFFIX: &str = ".gaps";
 const TEMPORARY_MARK: &str = ".tmp-";
 
 /// Decimal digits of a base offset in a file's name: as many as the greatest `u64` has.
@@ -92,6 +94,12 @@ pub fn cursor_name(child: &TopicName) -> String {
     format!("{CURSOR_PREFIX}{child}{CURSOR_SUFFIX}")
 }
 
+/// The name of a gap ledger: `fanout-analytics.gaps`.
+#[must_use]
+pub fn gaps_name(child: &TopicName) -> String {
+    format!("{CURSOR_PREFIX}{child}{GAPS_SUFFIX}")
+}
+
 /// The temporary sibling under which a file's next content is written before it gets the name.
 ///
 /// # Panics
@@ -151,6 +159,8 @@ pub enum PartitionEntry {
     Prepared(u64),
     /// The cursor file of a child.
     Cursor(TopicName),
+    /// The gap ledger of a child's cursor.
+    Gaps(TopicName),
     /// An atomic replacement that did not come to its end: may be removed at a start, before anything is
     /// written.
     Temporary,
@@ -170,14 +180,15 @@ pub fn parse_partition_entry(name: &str) -> PartitionEntry {
     let segment = name.strip_suffix(SEGMENT_SUFFIX);
     let prepared = segment.and_then(|stem| stem.strip_prefix(PREPARED_PREFIX));
     let index = name.strip_suffix(INDEX_SUFFIX);
-    let cursor = name
-        .strip_prefix(CURSOR_PREFIX)
-        .and_then(|rest| rest.strip_suffix(CURSOR_SUFFIX));
+    let of_child = name.strip_prefix(CURSOR_PREFIX);
+    let cursor = of_child.and_then(|rest| rest.strip_suffix(CURSOR_SUFFIX));
+    let gaps = of_child.and_then(|rest| rest.strip_suffix(GAPS_SUFFIX));
     let base = |stem| parse_digits(stem, BASE_DIGITS).map(Offset);
     None.or_else(|| segment.and_then(base).map(PartitionEntry::Segment))
         .or_else(|| index.and_then(base).map(PartitionEntry::Index))
         .or_else(|| prepared.and_then(parse_hex).map(PartitionEntry::Prepared))
         .or_else(|| cursor.and_then(|child| child.parse().ok().map(PartitionEntry::Cursor)))
+        .or_else(|| gaps.and_then(|child| child.parse().ok().map(PartitionEntry::Gaps)))
         .unwrap_or(PartitionEntry::Foreign)
 }
 
@@ -224,6 +235,12 @@ impl CursorPath {
         &self.path
     }
 
+    /// The path of the cursor's gap ledger, beside it.
+    #[must_use]
+    pub fn gaps(&self) -> PathBuf {
+        self.path.with_file_name(gaps_name(&self.child))
+    }
+
     /// The topic that is copied.
     #[must_use]
     pub fn parent(&self) -> &TopicName {
@@ -255,6 +272,10 @@ mod tests {
             cursor.path(),
             Path::new("/data/topics/orders/p00003/fanout-analytics.offset")
         );
+        assert_eq!(
+            cursor.gaps(),
+            Path::new("/data/topics/orders/p00003/fanout-analytics.gaps")
+        );
         assert_eq!(segment_name(Offset(0)), "00000000000000000000.log");
         assert_eq!(index_name(Offset(u64::MAX)), "18446744073709551615.idx");
         assert_eq!(prepared_name(0xab), "prepared-00000000000000ab.log");
@@ -272,6 +293,8 @@ mod tests {
             "fanout-.offset",
             "fanout-a..b.offset",
             "fanout-A.offset",
+            "fanout-.gaps",
+            "fanout-A.gaps",
             "prepared-ab.log",
             "prepared-00000000000000AB.log",
             "lost+found",
@@ -298,13 +321,14 @@ mod tests {
         fn names_read_back(
             number: u64,
             partition in 0u32..1_024,
-            name in "[a-z0-9][a-z0-9_-]{0,20}(\\.offset|\\.log|\\.tmp-0000000000000000)?",
+            name in "[a-z0-9][a-z0-9_-]{0,20}(\\.offset|\\.log|\\.gaps|\\.tmp-0000000000000000)?",
         ) {
             let (child, offset, partition) = (topic(&name), Offset(number), PartitionId(partition));
             prop_assert_eq!(parse_partition_entry(&segment_name(offset)), PartitionEntry::Segment(offset));
             prop_assert_eq!(parse_partition_entry(&index_name(offset)), PartitionEntry::Index(offset));
             prop_assert_eq!(parse_partition_entry(&prepared_name(number)), PartitionEntry::Prepared(number));
             prop_assert_eq!(parse_partition_entry(&cursor_name(&child)), PartitionEntry::Cursor(child.clone()));
+            prop_assert_eq!(parse_partition_entry(&gaps_name(&child)), PartitionEntry::Gaps(child.clone()));
             prop_assert_eq!(parse_partition_dir(&partition_dir_name(partition)), Some(partition));
             let file_name = |path: &Path| path.file_name().expect("a name").to_string_lossy().into_owned();
             for file in [segment_name(offset), cursor_name(&child), prepared_name(number)] {

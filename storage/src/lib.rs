@@ -21,4 +21,6 @@ pub mod log;
 
 pub mod atomic_file;
 pub mod cursor_file;
+pub mod gap_file;
+pub mod gaps;
 pub mod proof;

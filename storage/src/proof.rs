@@ -123,6 +123,28 @@ impl TopicGone {
     }
 }
 
+/// For every live link of a parent partition it is durable what its child partitions lose of the records below an
+/// offset: the segments that end there may go (SPEC.md F9). Only for the accounting of the core that owns the
+/// partition, which makes it when the last ledger is stored.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Accounted {
+    through: Offset,
+}
+
+impl Accounted {
+    /// What the accounting found stored for every live link, if there are any.
+    #[must_use]
+    pub fn by_ledgers(through: Offset) -> Accounted {
+        Accounted { through }
+    }
+
+    /// Everything below is accounted for.
+    #[must_use]
+    pub fn through(&self) -> Offset {
+        self.through
+    }
+}
+
 /// A position that every child partition has acknowledged: what a cursor file may be moved to. Made by
 /// [`Acknowledged`] alone, so that nothing is persisted that was only sent (SPEC.md F2).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

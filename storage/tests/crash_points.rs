@@ -21,6 +21,7 @@ use tailwater_storage::error::RecoveryReport;
 use tailwater_storage::log::PartitionLog;
 use tailwater_storage::log::options::{LogIdentity, LogOptions};
 use tailwater_storage::log::round::commit_round;
+use tailwater_storage::proof::Accounted;
 use tailwater_storage::slab::ReadLimits;
 use tailwater_storage::tail_cache::TailCache;
 use tailwater_wire::batch::builder::BatchBuilder;
@@ -187,7 +188,9 @@ async fn script<D: Disk>(disk: &D, model: &mut Model) -> Option<()> {
             };
             // Whatever happens to the removal, all but the active segment may be gone now.
             model.removed[1] = logs[1].flushed().0;
-            logs[1].apply_retention(now, retention).await.ok()?;
+            if let Some(end) = logs[1].expired(now, retention) {
+                logs[1].remove_expired(&Accounted::by_ledgers(end)).await.ok()?;
+            }
             model.removed[1] = logs[1].log_start().0;
         }
         if step == STEPS / 2 {

@@ -26,6 +26,7 @@ const GUARDED: &[(&str, &[&str])] = &[
             "node/src/partition/owner.rs",
             "node/src/partition/group.rs",
             "node/src/partition/fetch.rs",
+            "node/src/fanout/accounting.rs",
             "node/src/fanout/runner.rs",
             "node/src/fanout/cursors.rs",
             "node/src/fanout/starting.rs",

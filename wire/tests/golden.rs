@@ -7,6 +7,7 @@ use std::path::PathBuf;
 
 use bytes::Bytes;
 use tailwater_wire::batch::builder::{BatchBuilder, OriginStamp, frontier_batch};
+use tailwater_wire::batch::control::Dropped;
 use tailwater_wire::batch::header::{BatchHeader, BatchKind, HEADER_BYTES};
 use tailwater_wire::batch::view::BatchView;
 use tailwater_wire::ids::{CommitTime, Epoch, Lineage, Offset, OriginId, OwnerEpoch, PartitionId, Writer};
@@ -187,6 +188,27 @@ fn the_systems_own_batches() {
     let committed = golden("batch-control.bin", &bytes);
     let view = BatchView::parse(&committed).expect("sound");
     assert_eq!((view.header().kind, view.len()), (BatchKind::Control, 1));
+
+    let dropped = Dropped {
+        from: Offset(100),
+        to: Offset(250),
+        records: 37,
+        filtered: 12,
+    };
+    let stamp = OriginStamp {
+        released_at: 0x5152_5354_5556_5758,
+        lineage: 0x3132_3334_3536_3738,
+        ..OriginStamp::default()
+    };
+    let Writer::Origin(id) = origin() else {
+        unreachable!("an origin")
+    };
+    let notice = dropped.batch(Partitioner::Murmur2, id, Offset(90), stamp);
+    let committed = golden("batch-dropped.bin", &notice);
+    let view = BatchView::parse(&committed).expect("sound");
+    assert_eq!((view.header().kind, view.len()), (BatchKind::Control, 1));
+    assert_eq!((view.header().previous, view.header().sequence), (90, 250));
+    assert_eq!(Dropped::of(&view), Some(dropped));
 
     let committed = golden("batch-frontier.bin", &frontier_batch());
     let view = BatchView::parse(&committed).expect("sound");

@@ -7,12 +7,15 @@
 
 use bytes::Bytes;
 use tailwater_wire::batch::builder::{BatchBuilder, OriginStamp, PushError};
+use tailwater_wire::batch::control::Dropped;
 use tailwater_wire::batch::header::{BatchHeader, BatchKind};
 use tailwater_wire::batch::view::{BatchError, BatchIter, RecordView};
 use tailwater_wire::ids::{CommitTime, Lineage, Offset, OriginId, PartitionId, Writer};
 use tailwater_wire::limits::BATCH_BYTES_MAX;
+use tailwater_wire::partitioner::Partitioner;
 
 use crate::fanout::filter::Filter;
+use crate::fanout::gaps;
 use crate::fanout::rekey::Rekey;
 
 /// One batch for one child partition, ready to be sent.
@@ -24,8 +27,24 @@ pub struct ChildBatch {
     pub previous: Offset,
     /// The watermark that it leaves.
     pub end: Offset,
-    /// Its records.
+    /// Its records; none of a notice.
     pub records: u32,
+    /// Records that it says were dropped, if it is a notice.
+    pub dropped: u64,
+}
+
+impl ChildBatch {
+    /// The notice of what a child partition lost, which follows its watermark `previous`.
+    #[must_use]
+    pub fn notice(dropped: &Dropped, origin: OriginId, previous: Offset, stamp: OriginStamp) -> ChildBatch {
+        ChildBatch {
+            bytes: dropped.batch(Partitioner::Murmur2, origin, previous, stamp),
+            previous,
+            end: dropped.to,
+            records: 0,
+            dropped: dropped.records,
+        }
+    }
 }
 
 /// What one child partition is to get of a slab.
@@ -52,7 +71,7 @@ pub struct CutPlan {
     pub from: Offset,
     /// Where the slab ends.
     pub next: Offset,
-    /// Filtered and missing records are counted at and above this offset, so that a second read counts none twice.
+    /// Filtered records are counted at and above this offset, so that a second read counts none twice.
     pub count_from: Offset,
     /// Who takes part, by rising partition.
     pub takes: Vec<Take>,
@@ -74,8 +93,6 @@ pub struct Cut {
     pub parts: Vec<Part>,
     /// Records that the filter held back.
     pub filtered: u64,
-    /// Parent offsets that no batch of the slab holds (quarantined or gone).
-    pub missing: u64,
 }
 
 /// Why a slab cannot be cut.
@@ -132,7 +149,7 @@ impl Cutter {
     /// # Errors
     /// [`CutError`]; nothing of the slab may be used then.
     pub fn cut(&mut self, runs: &[Bytes], plan: &CutPlan, filter: Option<&Filter>) -> Result<Cut, CutError> {
-        let mut walk = Walk::new(plan, self.rekey.partitions);
+        let mut walk = Walk::new(plan, self.rekey);
         for run in runs {
             for batch in BatchIter::new(run) {
                 let batch = batch?;
@@ -210,20 +227,20 @@ impl Cutter {
 /// The state of walking one slab.
 struct Walk<'p> {
     plan: &'p CutPlan,
+    rekey: Rekey,
     chains: Vec<Chain>,
     /// By child partition: its chain, if it takes part.
     slots: Vec<Option<u32>>,
     /// The last parent batch with records that was entered.
     last_parent: ParentBatch,
-    /// Everything below was seen, or counted as missing.
+    /// Everything below was seen, or passed with a notice.
     seen_to: Offset,
     filtered: u64,
-    missing: u64,
 }
 
 impl<'p> Walk<'p> {
-    fn new(plan: &'p CutPlan, partitions: u32) -> Walk<'p> {
-        let mut slots = vec![None; partitions as usize];
+    fn new(plan: &'p CutPlan, rekey: Rekey) -> Walk<'p> {
+        let mut slots = vec![None; rekey.partitions as usize];
         for (slot, take) in plan.takes.iter().enumerate() {
             debug_assert!(take.from >= plan.from && take.from < plan.next && take.previous <= take.from);
             slots[take.bucket.0 as usize] = Some(slot as u32);
@@ -239,12 +256,12 @@ impl<'p> Walk<'p> {
         };
         Walk {
             plan,
+            rekey,
             chains: plan.takes.iter().map(chain).collect(),
             slots,
             last_parent: ParentBatch::default(),
             seen_to: plan.from,
             filtered: 0,
-            missing: 0,
         }
     }
 
@@ -259,8 +276,28 @@ impl<'p> Walk<'p> {
         };
     }
 
+    /// No batch of the slab holds what lies before `offset`: it has rotted. Each chain says how much of it counts for
+    /// its child partition.
     fn gap_to(&mut self, offset: Offset) {
-        self.missing += offset.since(self.seen_to.max(self.plan.count_from));
+        if offset <= self.seen_to {
+            return;
+        }
+        for chain in &mut self.chains {
+            let from = self.seen_to.max(chain.take.from);
+            if from >= offset {
+                continue;
+            }
+            let dropped = Dropped {
+                from,
+                to: offset,
+                records: gaps::unreadable(&self.rekey, chain.take.bucket, from, offset),
+                filtered: 0,
+            };
+            if dropped.records > 0 {
+                chain.seal(self.plan, self.last_parent.end, self.last_parent);
+                chain.lose(self.plan, &dropped);
+            }
+        }
     }
 
     /// Every chain's last batch leaves the end of the last parent batch that is there: the slab's end, unless the
@@ -280,7 +317,6 @@ impl<'p> Walk<'p> {
         Cut {
             parts,
             filtered: self.filtered,
-            missing: self.missing,
         }
     }
 }
@@ -307,9 +343,22 @@ impl Chain {
                 previous: self.previous,
                 end,
                 records,
+                dropped: 0,
             });
             self.previous = end;
         }
+    }
+
+    /// Adds a notice, behind what was sealed.
+    fn lose(&mut self, plan: &CutPlan, dropped: &Dropped) {
+        let stamp = OriginStamp {
+            released_at: plan.released_at.0,
+            lineage: plan.lineage.as_u64(),
+            ..OriginStamp::default()
+        };
+        self.batches
+            .push(ChildBatch::notice(dropped, plan.origin, self.previous, stamp));
+        self.previous = dropped.to;
     }
 }
 
@@ -318,7 +367,6 @@ mod tests {
     use super::*;
     use tailwater_wire::batch::view::BatchView;
     use tailwater_wire::ids::{Epoch, OwnerEpoch};
-    use tailwater_wire::partitioner::Partitioner;
     use tailwater_wire::record::Record;
 
     const LINEAGE: Lineage = Lineage([5; 8]);
@@ -386,6 +434,13 @@ mod tests {
                     (header.previous, header.sequence),
                     (batch.previous.0, batch.end.0)
                 );
+                if batch.dropped > 0 {
+                    let dropped = Dropped::of(&view).expect("a notice");
+                    assert_eq!((dropped.to, dropped.records), (batch.end, batch.dropped));
+                    let (bucket, previous, end) = (part.take.bucket, batch.previous, batch.end);
+                    lines.push(format!("{bucket}: {previous}->{end} lost {}", batch.dropped));
+                    continue;
+                }
                 assert_eq!(header.record_count, batch.records);
                 let offsets: Vec<_> = view
                     .records()
@@ -425,7 +480,7 @@ mod tests {
             None,
             &["0: 4->17 10,13,14", "1: 10->17 11,15,16", "2: 0->17 12"],
         );
-        assert_eq!((cut.filtered, cut.missing), (0, 0));
+        assert_eq!(cut.filtered, 0);
         let view = BatchView::parse(&cut.parts[2].batches[0].bytes).expect("sound");
         let origin = view.body().and_then(|body| body.origin.as_ref()).expect("a copy");
         let last = BatchHeader::decode(&runs[1][parent(14, &[3]).len()..]).expect("sound");
@@ -453,7 +508,7 @@ mod tests {
     }
 
     #[test]
-    fn filtered_and_missing_are_counted_from_where_the_last_read_ended() {
+    fn what_has_rotted_is_told_to_whom_it_counts_for_and_the_filtered_are_counted_once() {
         let runs = [parent(0, &[0, 1, 2, 3]), parent(6, &[4, 5, 6])];
         let filter = Some("kind=odd");
         let everybody = [(0, 0, 0), (1, 0, 0), (2, 0, 0)];
@@ -461,15 +516,22 @@ mod tests {
             &runs,
             &plan(0, 10, &everybody),
             filter,
-            &["0: 0->9 3", "1: 0->9 1", "2: 0->9 7"],
+            &[
+                "0: 0->4 3",
+                "0: 4->6 lost 1",
+                "1: 0->4 1",
+                "1: 4->6 lost 1",
+                "2: 0->9 7",
+                "2: 9->10 lost 1",
+            ],
         );
-        assert_eq!((cut.filtered, cut.missing), (4, 3), "4 and 5, and 9 at the end");
+        assert_eq!(cut.filtered, 4);
         let again = CutPlan {
             count_from: Offset(7),
             ..plan(0, 9, &[(2, 0, 0)])
         };
         let cut = check(&runs, &again, filter, &["2: 0->9 7"]);
-        assert_eq!((cut.filtered, cut.missing), (1, 0));
+        assert_eq!(cut.filtered, 1);
     }
 
     #[test]
@@ -496,20 +558,28 @@ mod tests {
     #[test]
     fn offsets_that_lie_far_apart_go_into_batches_of_their_own() {
         let far = 1 << 33;
-        let cut = check(
+        check(
             &[parent(0, &[0]), parent(far, &[0])],
             &plan(0, far + 1, &[(0, 0, 0)]),
             None,
-            &["0: 0->1 0", "0: 1->8589934593 8589934592"],
+            &[
+                "0: 0->1 0",
+                "0: 1->8589934592 lost 2863311531",
+                "0: 8589934592->8589934593 8589934592",
+            ],
         );
-        assert_eq!(cut.missing, far - 1);
     }
 
     #[test]
     fn a_slab_that_holds_nothing_leaves_nothing() {
         check(&[], &plan(5, 5, &[]), None, &[]);
-        let cut = check(&[], &plan(5, 9, &[(0, 5, 5)]), None, &[]);
-        assert_eq!((cut.missing, cut.parts.len()), (4, 1));
+        let cut = check(
+            &[],
+            &plan(5, 9, &[(0, 5, 5), (2, 8, 5)]),
+            None,
+            &["0: 5->9 lost 1"],
+        );
+        assert_eq!(cut.parts.len(), 2);
     }
 
     #[test]
@@ -522,6 +592,6 @@ mod tests {
         let plan = plan(0, 5, &[(0, 0, 0)]);
         assert!(matches!(cutter.cut(&runs, &plan, None), Err(CutError::Parent(_))));
         let cut = cutter.cut(&runs[..1], &plan, None).expect("sound");
-        assert_eq!(told(&cut), ["0: 0->3 0"]);
+        assert_eq!(told(&cut), ["0: 0->3 0", "0: 3->5 lost 1"]);
     }
 }

@@ -181,6 +181,16 @@ impl Cursors {
         }
     }
 
+    /// The cursor that runs for a life of a link, unless it was told to stop.
+    #[must_use]
+    pub fn runner(&self, key: &CursorKey, identity: &Identity) -> Option<Rc<Runner>> {
+        let running = self.running.borrow();
+        let entry = running.get(key).filter(|entry| entry.identity == *identity);
+        entry
+            .filter(|entry| !entry.stopping)
+            .map(|entry| Rc::clone(&entry.runner))
+    }
+
     /// Stores positions, one at a time, whoever has waited longest first. While no file lags, it sleeps.
     pub async fn store_loop(self: Rc<Cursors>) {
         loop {

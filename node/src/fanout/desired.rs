@@ -70,6 +70,16 @@ pub fn desired(
     cursors
 }
 
+/// The cursors of one partition that should run: one for each live link of its topic.
+#[must_use]
+pub fn of_partition(
+    snapshot: &MetaSnapshot,
+    topic: &TopicName,
+    partition: PartitionId,
+) -> BTreeMap<CursorKey, CursorSpec> {
+    desired(snapshot, |name, number| name == topic && number == partition)
+}
+
 fn of_link<'a>(
     snapshot: &'a MetaSnapshot,
     link: &'a Link,

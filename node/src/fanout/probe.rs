@@ -9,8 +9,8 @@ pub struct Probe {
     pub committed: u64,
     /// Records that this cursor read and the filter held back, each counted once however often it is read again.
     pub filtered: u64,
-    /// Parent records that retention or damage took before at least one child partition had passed them, each
-    /// counted once.
+    /// Records that retention or damage took before they were copied, each counted for the child partition that should
+    /// have received it, once that has been told.
     pub dropped: u64,
     /// Records that were sent again and not appended again.
     pub duplicates: u64,

@@ -20,7 +20,7 @@ use tailwater_storage::proof::Persist;
 use tailwater_storage::slab::ReadLimits;
 use tailwater_wire::code::ErrorCode;
 use tailwater_wire::ids::{CommitTime, Delay, Epoch, Offset, PartitionId, TopicName};
-use tailwater_wire::message::CursorStatus;
+use tailwater_wire::message::{BucketStatus, CursorStatus};
 
 use crate::budget::Budget;
 use crate::fanout::batch::Cutter;
@@ -28,6 +28,8 @@ use crate::fanout::committer::{self, Committed};
 use crate::fanout::cursor::message::{Action, EpochVerdict, Event, ParentVerdict, RequestId, Slab};
 use crate::fanout::cursor::state::{Cursor, CursorConfig};
 use crate::fanout::filter::Filter;
+use crate::fanout::gaps::Doomed;
+use crate::fanout::ledger;
 use crate::fanout::probe::{self, Probe};
 use crate::fanout::shared::Shared;
 use crate::fanout::unsaved::Unsaved;
@@ -320,9 +322,16 @@ impl Runner {
                 let bucket = bucket.map(|bucket| bucket.0);
                 tracing::info!(%topic, partition, %child, bucket, "a cursor goes on");
             }
-            Action::Dropped { records, next } => {
+            Action::Dropped {
+                bucket,
+                from,
+                to,
+                records,
+                at_most,
+            } => {
                 let (topic, partition, child) = (&self.parent.topic, self.parent.id.0, &self.child);
-                tracing::error!(%topic, partition, %child, records, next = next.0, "retention or damage took records before they were copied");
+                let (bucket, from, to) = (bucket.0, from.0, to.0);
+                tracing::error!(%topic, partition, %child, bucket, from, to, records, at_most, "retention or damage took records before they were copied");
             }
             Action::Stop => {
                 self.ended.set(true);
@@ -450,7 +459,9 @@ impl Runner {
                     runs: read.runs,
                 }
             }
-            Err(ReadError::Behind { log_start }) => Arrival::Event(Event::Behind { request, log_start }),
+            Err(ReadError::Behind { log_start }) => Arrival::Event(
+                ledger::behind(&self.shared, &self.file, self.epoch(), request, from, log_start).await,
+            ),
             Err(ReadError::Ahead { high_water_mark }) => Arrival::Event(Event::Ahead {
                 request,
                 high_water_mark,
@@ -496,6 +507,23 @@ impl Runner {
             Err(_) => EpochVerdict::Unconfirmed,
         };
         Arrival::Event(Event::Epoch(verdict))
+    }
+
+    /// What retention is about to take from the cursor; see [`Cursor::doom`].
+    #[must_use]
+    pub fn doom(&self, to: Offset) -> Option<Doomed> {
+        self.cursor.borrow_mut().doom(to)
+    }
+
+    /// Tells the cursor what became of what retention was about to take.
+    pub fn doom_decided(&self, event: Event) {
+        self.push(Arrival::Event(event));
+    }
+
+    /// What it knows of each child partition.
+    #[must_use]
+    pub fn buckets(&self) -> Vec<BucketStatus> {
+        self.cursor.borrow().progress()
     }
 
     /// Asks the cursor to settle and end.

@@ -16,6 +16,7 @@ use crate::fanout::batch::Cutter;
 use crate::fanout::cursor::state::CursorConfig;
 use crate::fanout::desired::{CursorKey, CursorSpec};
 use crate::fanout::filter::Filter;
+use crate::fanout::ledger;
 use crate::fanout::rekey::Rekey;
 use crate::fanout::runner::{Positions, Runner, RunnerSetup};
 use crate::fanout::shared::Shared;
@@ -90,6 +91,14 @@ impl Starter {
         };
         let at = CursorPath::new(partitions.data(), &key.parent, key.partition, &key.child);
         let start = self.anchor(key, spec, &parent, &at, words).await?;
+        let (epoch, log_start) = (spec.identity.epoch, parent.log.log_start());
+        let gaps = match ledger::ledger(&self.shared, &at, epoch, start, log_start).await {
+            Ok(gaps) => gaps,
+            Err(error) => {
+                tracing::warn!(%error, parent = %key.parent, child = %key.child, "a cursor's gap ledger cannot be used; trying again");
+                return None;
+            }
+        };
         let origin = OriginId {
             epoch: spec.identity.epoch,
             partition: key.partition,
@@ -99,6 +108,7 @@ impl Starter {
             linger_millis: spec.options.linger_millis,
             slab_records_max: self.config.max_batch_records,
             slab_bytes_max: self.config.max_batch_bytes,
+            gaps,
             ..CursorConfig::new(origin, parent.log.lineage(), spec.child_partitions, start)
         };
         let rekey = Rekey {

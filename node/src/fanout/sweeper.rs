@@ -10,6 +10,7 @@ use tailwater_wire::ids::Epoch;
 
 use crate::fanout::desired::CursorKey;
 use crate::fanout::diff::{self, Sweep};
+use crate::fanout::ledger;
 use crate::fanout::shared::Shared;
 use crate::partition::owner::Partition;
 
@@ -40,8 +41,10 @@ async fn cursor_files(shared: &Shared, partition: &Partition, in_use: &impl Fn(&
     let (disk, data) = (shared.partitions.disk(), shared.partitions.data());
     let entries = disk.list(partition.log.dir()).await.unwrap_or_default();
     for entry in entries {
-        let PartitionEntry::Cursor(child) = parse_partition_entry(&entry.name) else {
-            continue;
+        let (child, is_ledger) = match parse_partition_entry(&entry.name) {
+            PartitionEntry::Cursor(child) => (child, false),
+            PartitionEntry::Gaps(child) => (child, true),
+            _ => continue,
         };
         let key = CursorKey {
             parent: partition.topic.clone(),
@@ -50,6 +53,10 @@ async fn cursor_files(shared: &Shared, partition: &Partition, in_use: &impl Fn(&
         };
         // Thousands are, and none of them needs to be read to know it.
         if in_use(&key) {
+            continue;
+        }
+        if is_ledger {
+            ledger::sweep(shared, &key, in_use(&key)).await;
             continue;
         }
         let at = CursorPath::new(data, &key.parent, key.partition, &key.child);

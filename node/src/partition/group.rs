@@ -13,8 +13,6 @@ use crate::partition::owner::{Partition, Partitions};
 const UPKEEP_EVERY: Duration = Duration::from_millis(250);
 /// How long to wait after a segment could not be prepared.
 const PREPARE_AGAIN: Duration = Duration::from_secs(5);
-/// Every so many upkeep passes, retention is applied: 5 s.
-const RETENTION_PASSES: u64 = 20;
 
 /// Commits what is pending, one round after another, for the life of the shard. While one round is being flushed
 /// the next one gathers (DESIGN.md section 4).
@@ -39,12 +37,13 @@ pub async fn commit_loop(partitions: Rc<Partitions>) {
     }
 }
 
-/// Prepares segments ahead, proves idle logs with a frontier batch, applies retention.
+/// Prepares segments ahead, and proves idle logs with a frontier batch. Retention has a loop of its own
+/// ([`accounting`](crate::fanout::accounting)): it may read for long.
 pub async fn upkeep_loop(partitions: Rc<Partitions>) {
-    for pass in 1u64.. {
+    loop {
         glommio::timer::sleep(UPKEEP_EVERY).await;
         for partition in partitions.all() {
-            upkeep(&partitions, &partition, pass.is_multiple_of(RETENTION_PASSES)).await;
+            upkeep(&partitions, &partition);
         }
     }
 }
@@ -66,28 +65,11 @@ async fn prepare(partition: Rc<Partition>) {
     partition.preparing.set(false);
 }
 
-async fn upkeep(partitions: &Partitions, partition: &Rc<Partition>, retention: bool) {
-    let (log, now) = (&partition.log, partitions.clock().now());
-    let describe = || format!("partition {} of `{}`", partition.id, partition.topic);
+fn upkeep(partitions: &Partitions, partition: &Rc<Partition>) {
+    let log = &partition.log;
     prepare_ahead(partition);
-    if log.needs_frontier(now) {
+    if log.needs_frontier(partitions.clock().now()) {
         log.push_frontier();
         partitions.mark_dirty(partition);
-    }
-    if retention {
-        // A clock that is held vouches for no age.
-        let now = (!partitions.clock().is_held()).then_some(now);
-        match log.apply_retention(now, partition.retention.get()).await {
-            Ok(removed) => removed.iter().for_each(|segment| {
-                tracing::info!(
-                    from = segment.offsets.start.0,
-                    to = segment.offsets.end.0,
-                    bytes = segment.bytes,
-                    "retention removed a segment of {}",
-                    describe()
-                );
-            }),
-            Err(error) => tracing::warn!(%error, "retention failed on {}", describe()),
-        }
     }
 }

@@ -251,7 +251,7 @@ impl<D: Disk> Opener<'_, D> {
                     names.trace = Some(entry.name);
                 }
                 PartitionEntry::Prepared(_) | PartitionEntry::Temporary => names.leftovers.push(entry.name),
-                PartitionEntry::Cursor(_) => names.trace = Some(entry.name),
+                PartitionEntry::Cursor(_) | PartitionEntry::Gaps(_) => names.trace = Some(entry.name),
                 PartitionEntry::Foreign => {}
             }
         }

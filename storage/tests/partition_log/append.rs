@@ -7,6 +7,7 @@ use tailwater_storage::disk::memory::{CrashPlan, MemoryDisk, OpKind};
 use tailwater_storage::error::{AppendError, CommitError, ProducerError, ReadError};
 use tailwater_storage::log::options::LogOptions;
 use tailwater_storage::log::round::commit_round;
+use tailwater_storage::proof::Accounted;
 use tailwater_storage::slab::ReadLimits;
 use tailwater_storage::tail_cache::TailCache;
 use tailwater_wire::batch::view::{BatchIter, BatchView};
@@ -142,7 +143,7 @@ fn commit_times_survive_the_removal_of_all_records() {
         millis: None,
         bytes: Some(0),
     };
-    let removed = block_on(log.apply_retention(at(9_000), all)).unwrap();
+    let removed = expire(&log, 9_000, all);
     assert!(!removed.is_empty());
     assert_eq!(log.log_start(), removed.last().unwrap().offsets.end);
     assert!(matches!(
@@ -156,6 +157,31 @@ fn commit_times_survive_the_removal_of_all_records() {
     assert_eq!(log.log_start(), removed.last().unwrap().offsets.end);
     check_content(&log, end, &[]);
     assert_eq!(log.last_commit_time(), at(9_000));
+}
+
+#[test]
+fn only_what_is_accounted_for_goes() {
+    let disk = MemoryDisk::new(1);
+    let (log, _) = open(&disk);
+    for n in 0..60 {
+        commit(&log, &disk, 2, 3_000, n);
+    }
+    let all = Retention {
+        millis: None,
+        bytes: Some(0),
+    };
+    let end = log.expired(at(100), all).expect("sealed segments");
+    let short = Accounted::by_ledgers(Offset(end.0 - 1));
+    let removed = block_on(log.remove_expired(&short)).unwrap();
+    assert!(
+        !removed.is_empty() && log.log_start() < end,
+        "all but the last of them"
+    );
+    assert_eq!(log.expired(at(100), all), Some(end));
+    let none = Accounted::by_ledgers(Offset(0));
+    assert!(block_on(log.remove_expired(&none)).unwrap().is_empty());
+    block_on(log.remove_expired(&Accounted::by_ledgers(end))).unwrap();
+    assert_eq!((log.log_start(), log.expired(at(100), all)), (end, None));
 }
 
 #[test]
@@ -429,7 +455,7 @@ fn dedup_survives_rolls_and_retention() {
         millis: None,
         bytes: Some(0),
     };
-    assert!(!block_on(log.apply_retention(at(1), all)).unwrap().is_empty());
+    assert!(!expire(&log, 1, all).is_empty());
     drop(log);
     let (log, _) = open(&disk);
     assert!(log.log_start().0 > 0);

@@ -152,16 +152,16 @@ fn retention_by_age_counts_as_the_eras_say() {
         millis: Some(1_000),
         bytes: None,
     };
-    let removed = block_on(log.apply_retention(at(NOW + 2_000), day)).expect("retention");
+    let removed = expire(&log, NOW + 2_000, day);
     assert!(
         log.log_start() < Offset(41),
         "{removed:?}: the future does not age"
     );
     assert!(block_on(log.end_era(at(NOW))).expect("ends"));
     commit(&log, &disk, 1, 100, NOW + 1);
-    block_on(log.apply_retention(at(NOW + 900), day)).expect("retention");
+    expire(&log, NOW + 900, day);
     assert!(log.log_start() < Offset(41), "not a second old");
-    block_on(log.apply_retention(at(NOW + 1_001), day)).expect("retention");
+    expire(&log, NOW + 1_001, day);
     assert_eq!(log.log_start(), Offset(120), "the whole era is over a second old");
     // Its records are gone, so the next header has nothing to say of it: the first version again.
     while segments(&disk).len() < 2 {

@@ -9,14 +9,16 @@ use futures_lite::future::block_on;
 use tailwater_storage::disk::memory::MemoryDisk;
 use tailwater_storage::error::{AppendError, OpenError, ReadError, RecoveryReport};
 use tailwater_storage::log::PartitionLog;
-use tailwater_storage::log::options::{Appended, LogIdentity, LogOptions};
+use tailwater_storage::log::options::{Appended, LogIdentity, LogOptions, RemovedSegment};
 use tailwater_storage::log::round::{RoundOutcome, commit_round};
+use tailwater_storage::proof::Accounted;
 use tailwater_storage::slab::{ReadLimits, Slab};
 use tailwater_storage::tail_cache::TailCache;
 use tailwater_wire::batch::builder::{BatchBuilder, OriginStamp};
 use tailwater_wire::batch::view::{BatchIter, BatchView};
 use tailwater_wire::ids::{CommitTime, Incarnation, Offset, OriginId, PartitionId, Writer};
 use tailwater_wire::message::ProducerKey;
+use tailwater_wire::meta::Retention;
 use tailwater_wire::partitioner::Partitioner;
 use tailwater_wire::record::Record;
 
@@ -113,6 +115,13 @@ pub fn append(log: &Log, count: u64, bytes: usize, ms: u64) -> Appended {
     let appended = try_append(log, &batch(first, count, bytes), ms).expect("appends");
     assert_eq!(appended.base_offset, Some(Offset(first)));
     appended
+}
+
+/// Removes what retention lets go of, with nobody to account for.
+pub fn expire(log: &Log, ms: u64, retention: Retention) -> Vec<RemovedSegment> {
+    let accounted = log.expired(at(ms), retention).map(Accounted::by_ledgers);
+    let removed = accounted.map(|accounted| block_on(log.remove_expired(&accounted)).unwrap());
+    removed.unwrap_or_default()
 }
 
 pub fn round(log: &Log, disk: &MemoryDisk, ms: u64) -> RoundOutcome {

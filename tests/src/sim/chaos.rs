@@ -53,6 +53,7 @@ impl World {
             runner.dead |= !runner.zombie;
         }
         self.node.crash(&mut self.rng);
+        self.removals.iter_mut().for_each(|removal| *removal = None);
         if self.scenario.written {
             let lineage = self.rng.range(1, u64::MAX - 1);
             for parent in &mut self.parents {
@@ -68,7 +69,11 @@ impl World {
     }
 
     /// The node loses sight of a cursor that goes on, slowly; it will start another.
+    /// Not where retention runs: what removes a partition's segments and what reads them is one process, on one core.
     fn make_zombie(&mut self) {
+        if self.scenario.retention {
+            return;
+        }
         let alive: Vec<usize> = self.node.running.values().map(|&(index, _)| index).collect();
         if !alive.is_empty() {
             let index = self.rng.pick(&alive);

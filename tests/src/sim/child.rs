@@ -6,6 +6,8 @@ use tailwater_node::fanout::cursor::message::{Event, RequestId};
 use tailwater_node::fanout::cursor::receipt::Receipt;
 use tailwater_storage::dedup::table::DedupTable;
 use tailwater_storage::dedup::verdict::{AppendedBatch, OriginMark, Verdict};
+use tailwater_wire::batch::control::Dropped;
+use tailwater_wire::batch::header::BatchKind;
 use tailwater_wire::batch::view::BatchView;
 use tailwater_wire::code::ErrorCode;
 use tailwater_wire::ids::{CommitTime, Lineage, Offset, OriginId, PartitionId, Writer};
@@ -88,7 +90,10 @@ pub(super) struct Appended {
     pub batch: ChildBatch,
     pub appended_at: CommitTime,
     pub released_at: CommitTime,
+    /// None of a notice.
     pub records: Vec<(Offset, Record)>,
+    /// What a notice says.
+    pub dropped: Option<Dropped>,
     /// The newest metadata that the partition had seen.
     pub view: u64,
     mark: Option<OriginMark>,
@@ -255,11 +260,14 @@ impl Child {
                 previous: Offset(header.previous),
                 end: Offset(header.sequence),
                 records: header.record_count,
+                dropped: 0,
             },
             appended_at: now,
             released_at: CommitTime(stamp.map_or(0, |stamp| stamp.released_at.to_native())),
+            dropped: Dropped::of(view),
             records: view
                 .records()
+                .filter(|_| header.kind == BatchKind::Data)
                 .map(|record| (record.origin.unwrap_or_default(), record.to_record()))
                 .collect(),
             view: self.view,

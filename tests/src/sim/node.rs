@@ -6,9 +6,12 @@ use std::path::Path;
 use futures_lite::future::block_on;
 use tailwater_node::fanout::desired::{CursorKey, CursorSpec};
 use tailwater_node::fanout::diff::{Reconciler, Running};
+use tailwater_node::fanout::gaps::first_ledger;
 use tailwater_storage::cursor_file::{self, CursorFile};
 use tailwater_storage::disk::device::Disk;
 use tailwater_storage::disk::memory::{CrashPlan, MemoryDisk};
+use tailwater_storage::gap_file::{self, GapFile};
+use tailwater_storage::gaps::Gaps;
 use tailwater_storage::layout::{CursorPath, partition_dir};
 use tailwater_storage::proof::{LeaderConfirmed, Persist};
 use tailwater_wire::ids::{Epoch, Offset, PartitionId};
@@ -38,6 +41,10 @@ pub(super) struct Node {
     pub starting: BTreeMap<CursorKey, Starting>,
     /// Counts what the reconciler cannot see in the metadata.
     pub owned_version: u64,
+    /// Counts crashes: what was begun before one is void.
+    pub life: u64,
+    /// By link and partition: what had gone from the parent before anybody counted for that link.
+    pub uncounted: BTreeMap<(Epoch, PartitionId), Offset>,
     disk: MemoryDisk,
     unique: u64,
 }
@@ -56,6 +63,8 @@ impl Node {
             running: BTreeMap::new(),
             starting: BTreeMap::new(),
             owned_version: 0,
+            life: 0,
+            uncounted: BTreeMap::new(),
             disk,
             unique: 0,
         }
@@ -110,7 +119,56 @@ impl Node {
         self.running.clear();
         self.starting.clear();
         self.owned_version += 1;
+        self.life += 1;
         self.up = false;
+    }
+
+    pub fn gap_file(&self, key: &CursorKey) -> GapFile {
+        block_on(gap_file::read(&self.disk, &Node::path(key))).unwrap_or(GapFile::Damaged("unreadable"))
+    }
+
+    /// Stores a ledger; false when that is refused.
+    pub fn put_gaps(
+        &mut self,
+        key: &CursorKey,
+        epoch: Epoch,
+        gaps: &Gaps,
+        seen: &GapFile,
+        proof: Option<&LeaderConfirmed>,
+    ) -> bool {
+        let (unique, path) = (self.unique(), Node::path(key));
+        block_on(gap_file::store(
+            &self.disk, &path, unique, epoch, gaps, seen, proof,
+        ))
+        .is_ok()
+    }
+
+    /// The ledger that a cursor starts or goes on with, as the node's driver finds or makes it.
+    pub fn ledger(
+        &mut self,
+        key: &CursorKey,
+        epoch: Epoch,
+        from: Offset,
+        log_start: Offset,
+        meta: &Meta,
+    ) -> Option<Gaps> {
+        let seen = self.gap_file(key);
+        if let Some(gaps) = seen.of(epoch) {
+            return Some(gaps.clone());
+        }
+        let gaps = first_ledger(from, log_start);
+        if gaps.through > Offset::ZERO {
+            let word = meta.reachable.then(|| meta.confirm());
+            if !self.put_gaps(key, epoch, &gaps, &seen, word.as_ref()) {
+                return None;
+            }
+            self.uncounted.insert((epoch, key.partition), gaps.since);
+        }
+        Some(gaps)
+    }
+
+    pub fn remove_gaps(&self, key: &CursorKey, seen: &GapFile, proof: &LeaderConfirmed) -> bool {
+        block_on(gap_file::remove(&self.disk, &Node::path(key), seen, proof)).is_ok()
     }
 
     /// Somebody restores, deletes or damages a cursor file while the node is down.

@@ -30,6 +30,12 @@ pub enum Bug {
     AnchorAtTail,
     /// The parent hands out records that are not due.
     IgnoreGate,
+    /// Retention removes at once, and counts afterwards.
+    CountAfterRemoval,
+    /// What is on its way to a child counts as one with what nobody has sent.
+    ForgetInFlight,
+    /// A cursor does not hear what was counted before it started.
+    ForgetLedger,
 }
 
 impl Bug {
@@ -45,6 +51,9 @@ impl Bug {
         ("resume-other-epoch", Bug::ResumeOtherEpoch),
         ("anchor-at-tail", Bug::AnchorAtTail),
         ("ignore-gate", Bug::IgnoreGate),
+        ("count-after-removal", Bug::CountAfterRemoval),
+        ("forget-in-flight", Bug::ForgetInFlight),
+        ("forget-ledger", Bug::ForgetLedger),
     ];
 }
 
@@ -116,7 +125,7 @@ impl Scenario {
             batch_bytes_max: rng.pick(&[1_000, 8 << 20, 8 << 20]),
             from_earliest: rng.chance(300),
             floor_is_attach: rng.chance(500),
-            retention: rng.chance(200),
+            retention: rng.chance(400),
             written: false,
             loss: if calm { 0 } else { rng.pick(&[0, 10, 100]) },
             duplication: if calm { 0 } else { rng.pick(&[0, 10, 100]) },

@@ -104,12 +104,17 @@ impl Parent {
         });
     }
 
-    /// Retention leaves about this many batches.
-    pub fn retain(&mut self, batches: usize) {
+    /// Where the log would start if retention left so many batches; `None` when it starts there already.
+    pub fn expired(&self, batches: usize) -> Option<Offset> {
         let first = self.batches.len().saturating_sub(batches);
-        if let Some(batch) = self.batches.get(first) {
-            self.log_start = self.log_start.max(batch.header.base_offset);
-        }
+        let start = self.batches.get(first)?.header.base_offset;
+        (start > self.log_start).then_some(start)
+    }
+
+    /// The batches that hold offsets of a range.
+    pub fn batches_of(&self, from: Offset, to: Offset) -> impl Iterator<Item = &ParentBatch> {
+        let within = move |header: &BatchHeader| header.end_offset() > from && header.base_offset < to;
+        self.batches.iter().filter(move |batch| within(&batch.header))
     }
 
     pub fn read(&self, from: Offset, committed_at_max: Option<CommitTime>, records_max: usize) -> Found {

@@ -5,6 +5,7 @@ use tailwater_node::fanout::cursor::message::Event;
 use tailwater_node::fanout::desired::{CursorKey, CursorSpec};
 use tailwater_node::fanout::diff::{Running, Sweep, sweep};
 use tailwater_storage::cursor_file::CursorFile;
+use tailwater_storage::gaps::Gaps;
 use tailwater_storage::proof::LeaderConfirmed;
 use tailwater_wire::ids::Offset;
 
@@ -140,11 +141,21 @@ impl World {
 
     fn launch(&mut self, key: &CursorKey, starting: &Starting, start: Offset) {
         let partition = key.partition.0;
-        let lineage = self.parents[partition as usize].lineage;
+        let parent = &self.parents[partition as usize];
+        let lineage = parent.lineage;
         let now = self.now();
+        let epoch = starting.spec.identity.epoch;
+        let Some(mut gaps) = self.node.ledger(key, epoch, start, parent.log_start, &self.meta) else {
+            return;
+        };
+        if self.scenario.bug == Some(Bug::ForgetLedger) {
+            gaps = Gaps::default();
+        }
+        let start = (start, gaps);
+        let from = start.0;
         let runner = Runner::new(&self.scenario, &starting.spec, partition, lineage, start, now);
         let index = self.runners.len();
-        self.trace.note(&[13, index as u64, start.0]);
+        self.trace.note(&[13, index as u64, from.0]);
         let running = Running {
             identity: starting.spec.identity,
             stopping: false,
@@ -157,6 +168,7 @@ impl World {
     fn sweep(&mut self) {
         for partition in 0..self.scenario.parent_partitions {
             let key = self.key(partition);
+            self.sweep_ledger(&key);
             let file = self.node.read(&key);
             let desired = self.node.reconciler.desired().contains_key(&key);
             let in_use = desired || self.node.running.contains_key(&key);

@@ -8,6 +8,7 @@ use tailwater_node::fanout::cursor::state::{Cursor, CursorConfig};
 use tailwater_node::fanout::desired::{CursorSpec, Identity};
 use tailwater_node::fanout::filter::Filter;
 use tailwater_node::fanout::rekey::Rekey;
+use tailwater_storage::gaps::Gaps;
 use tailwater_wire::code::ErrorCode;
 use tailwater_wire::ids::{CommitTime, Lineage, Offset, OriginId, PartitionId};
 
@@ -64,7 +65,7 @@ impl Runner {
         spec: &CursorSpec,
         partition: u32,
         lineage: Lineage,
-        start: Offset,
+        (start, gaps): (Offset, Gaps),
         now: CommitTime,
     ) -> Runner {
         let origin = OriginId {
@@ -75,6 +76,7 @@ impl Runner {
             delay: spec.options.delay,
             linger_millis: spec.options.linger_millis,
             slab_records_max: scenario.slab_records_max,
+            gaps,
             ..CursorConfig::new(origin, lineage, spec.child_partitions, start)
         };
         let rekey = Rekey {
@@ -115,7 +117,14 @@ impl Runner {
     }
 
     /// Serves a read, if it does not have to wait.
-    pub fn serve(&mut self, request: RequestId, parent: &Parent, now: CommitTime) -> Option<Vec<Action>> {
+    /// `ledger` reads the cursor's gap ledger, from where the read began and where the log begins.
+    pub fn serve(
+        &mut self,
+        request: RequestId,
+        parent: &Parent,
+        now: CommitTime,
+        ledger: impl FnOnce(Offset, Offset) -> Option<Gaps>,
+    ) -> Option<Vec<Action>> {
         let read = *self.reads.get(&request)?;
         let found = match parent.read(read.from, read.committed_at_max, read.records_max) {
             Found::AtTail if now < read.until => return None,
@@ -129,7 +138,17 @@ impl Runner {
         };
         self.reads.remove(&request);
         let event = match found {
-            Found::Behind(log_start) => Event::Behind { request, log_start },
+            Found::Behind(log_start) => match ledger(read.from, log_start) {
+                Some(gaps) => Event::Behind {
+                    request,
+                    log_start,
+                    gaps,
+                },
+                None => Event::ReadFailed {
+                    request,
+                    code: ErrorCode::PositionBehind,
+                },
+            },
             Found::Ahead(high_water_mark) => Event::Ahead {
                 request,
                 high_water_mark,

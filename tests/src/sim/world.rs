@@ -2,6 +2,7 @@
 
 use tailwater_node::fanout::cursor::message::{Action, EpochVerdict, Event, RequestId};
 use tailwater_node::fanout::desired::CursorKey;
+use tailwater_storage::gaps::Gaps;
 use tailwater_storage::proof::{LeaderConfirmed, Persist};
 use tailwater_wire::code::ErrorCode;
 use tailwater_wire::ids::{CommitTime, Offset, PartitionId};
@@ -13,6 +14,7 @@ use super::node::Node;
 use super::options::{Bug, Scenario};
 use super::parent::Parent;
 use super::report::Trace;
+use super::retention::Removal;
 use super::rng::Rng;
 use super::runner::{Asked, ReadAsked, Runner};
 use super::schedule::Schedule;
@@ -43,6 +45,8 @@ pub(super) enum Happening {
     NodeSees(u64),
     ChildSees(usize, u64),
     TryAttach,
+    Counted(usize, u64),
+    Remove(usize, u64),
     Misfortune,
     LeaderUp,
     Heal,
@@ -69,6 +73,10 @@ pub(super) struct World {
     /// A re-attach waits until the detach has settled.
     pub attach_wanted: bool,
     pub askings: u64,
+    /// By parent partition: what retention is about to take.
+    pub removals: Vec<Option<Removal>>,
+    /// By parent partition: how often a removal has waited for a cursor to run.
+    pub waited: Vec<u32>,
 }
 
 impl World {
@@ -90,6 +98,8 @@ impl World {
             drained: false,
             attach_wanted: true,
             askings: 0,
+            removals: (0..scenario.parent_partitions).map(|_| None).collect(),
+            waited: vec![0; scenario.parent_partitions as usize],
             meta,
             scenario,
         };
@@ -189,6 +199,8 @@ impl World {
                 }
             }
             Happening::ChildSees(child, version) => self.children[child].see(version, &self.meta),
+            Happening::Counted(partition, life) => self.counted(partition, life),
+            Happening::Remove(partition, life) => self.remove(partition, life),
             Happening::TryAttach => self.try_attach(),
             Happening::Misfortune => self.misfortune(),
             Happening::LeaderUp => self.meta.reachable = true,
@@ -208,7 +220,7 @@ impl World {
         self.parents[parent].produce(now, &mut self.rng);
         if self.scenario.retention && !self.healed && self.rng.chance(20) {
             let keep = self.rng.range(2, 12) as usize;
-            self.parents[parent].retain(keep);
+            self.expire(parent, keep);
         }
         let waiting: Vec<(usize, RequestId)> = self
             .runners
@@ -235,7 +247,22 @@ impl World {
             return;
         }
         let parent = &self.parents[runner.partition as usize];
-        if let Some(actions) = runner.serve(request, parent, now) {
+        let key = CursorKey {
+            parent: self.meta.parent.clone(),
+            partition: PartitionId(runner.partition),
+            child: self.meta.child.clone(),
+        };
+        let (epoch, node, meta) = (runner.identity.epoch, &mut self.node, &self.meta);
+        let forgets = self.scenario.bug == Some(Bug::ForgetLedger);
+        let ledger = |from, log_start| {
+            let gaps = node.ledger(&key, epoch, from, log_start, meta);
+            if forgets {
+                gaps.map(|_| Gaps::default())
+            } else {
+                gaps
+            }
+        };
+        if let Some(actions) = runner.serve(request, parent, now, ledger) {
             self.act(index, actions);
         }
     }
@@ -413,6 +440,10 @@ impl World {
 
     fn at_child(&mut self, partition: PartitionId, request: &Request) {
         let now = self.now();
+        // Where retention runs, parent and children are one process: what was on its way dies with it.
+        if self.scenario.retention && self.runners[request.runner].dead {
+            return;
+        }
         let child = &mut self.children[partition.0 as usize];
         if child.up {
             let reply = child.handle(request, now, &self.meta);

@@ -28,6 +28,7 @@ mod compressed;
 mod command_line;
 mod demo;
 mod delay;
+mod drop_behind;
 mod metrics;
 mod metadata;
 mod idempotent;

@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use serde::Serialize;
+use tailwater_wire::batch::control::Dropped;
 use tailwater_wire::batch::header::{BatchHeader, BatchKind};
 use tailwater_wire::batch::view::{BatchError, BatchView};
 use tailwater_wire::ids::Writer;
@@ -43,6 +44,22 @@ pub struct BatchRow {
     pub segment_nonce: String,
     /// Whether header, checksums and columns are sound.
     pub ok: bool,
+    /// What a control batch says was dropped.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub dropped: Option<DroppedRow>,
+}
+
+/// What is printed of a notice of dropped records.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct DroppedRow {
+    /// The first parent offset.
+    pub from: u64,
+    /// Behind the last one.
+    pub to: u64,
+    /// Records that should have come here, and cannot any more.
+    pub records: u64,
+    /// Records of the range that the filter would have held back.
+    pub filtered: u64,
 }
 
 impl BatchRow {
@@ -69,7 +86,24 @@ impl BatchRow {
             owner_epoch: header.owner_epoch.0,
             segment_nonce: format!("{:016x}", header.segment_nonce),
             ok,
+            dropped: None,
         }
+    }
+
+    /// Of a sound batch at the start of `bytes`, with what it says if it is a control batch.
+    #[must_use]
+    pub fn read(position: u64, header: &BatchHeader, bytes: &[u8]) -> BatchRow {
+        let mut row = BatchRow::new(position, header, true);
+        if header.kind == BatchKind::Control {
+            let told = BatchView::parse(bytes).ok().and_then(|view| Dropped::of(&view));
+            row.dropped = told.map(|dropped| DroppedRow {
+                from: dropped.from.0,
+                to: dropped.to.0,
+                records: dropped.records,
+                filtered: dropped.filtered,
+            });
+        }
+        row
     }
 }
 
@@ -106,6 +140,7 @@ pub fn run(out: &mut Out, format: Format, file: &Path) -> Result<(), Failure> {
     match format {
         Format::Table => {
             out.line(&output::render(&batch_table(&report.batches)))?;
+            dropped_lines(out, &report.batches)?;
             damage_lines(out, &report.damage)?;
         }
         Format::Json => out.json(&report)?,
@@ -141,7 +176,7 @@ fn walk(bytes: &[u8]) -> (Vec<BatchRow>, Vec<Damage>) {
         let position = at as u64;
         match BatchView::parse(rest) {
             Ok(view) => {
-                rows.push(BatchRow::new(position, view.header(), true));
+                rows.push(BatchRow::read(position, view.header(), rest));
                 at += view.bytes().len();
             }
             Err(error) => {
@@ -200,6 +235,21 @@ pub fn batch_table(rows: &[BatchRow]) -> comfy_table::Table {
     table
 }
 
+/// What control batches say, a line each.
+///
+/// # Errors
+/// When standard output cannot be written.
+pub fn dropped_lines(out: &mut Out, rows: &[BatchRow]) -> Result<(), Failure> {
+    let told = rows.iter().filter_map(|row| Some((row, row.dropped?)));
+    for (row, dropped) in told {
+        out.line(&format!(
+            "dropped, at offset {}: {} records of the parent's offsets {} to {}, and {} that the filter holds back",
+            row.base_offset, dropped.records, dropped.from, dropped.to, dropped.filtered
+        ))?;
+    }
+    Ok(())
+}
+
 /// Damage, a line each.
 ///
 /// # Errors
@@ -223,7 +273,8 @@ fn writer(writer: Writer) -> String {
 #[cfg(test)]
 mod tests {
     use bytes::Bytes;
-    use tailwater_wire::batch::builder::BatchBuilder;
+    use tailwater_wire::batch::builder::{BatchBuilder, OriginStamp};
+    use tailwater_wire::ids::{Epoch, Offset, OriginId, PartitionId};
     use tailwater_wire::partitioner::Partitioner;
     use tailwater_wire::record::Record;
 
@@ -250,6 +301,29 @@ mod tests {
         assert_eq!(rows[1].position as usize, bytes.len() / 2);
         assert_eq!((rows[0].previous, rows[0].sequence, rows[0].ok), (4, 5, true));
         assert_eq!(rows[0].writer, format!("random:{}", "07".repeat(16)));
+    }
+
+    #[test]
+    fn a_control_batch_says_what_was_dropped() {
+        let dropped = Dropped {
+            from: Offset(100),
+            to: Offset(250),
+            records: 37,
+            filtered: 12,
+        };
+        let origin = OriginId {
+            epoch: Epoch([1; 8]),
+            partition: PartitionId(0),
+        };
+        let stamp = OriginStamp::default();
+        let bytes = dropped.batch(Partitioner::Murmur2, origin, Offset(90), stamp);
+        let (rows, damage) = walk(&bytes);
+        assert_eq!((rows.len(), damage.len(), rows[0].kind), (1, 0, "control"));
+        let said = rows[0].dropped.expect("a notice");
+        assert_eq!(
+            (said.from, said.to, said.records, said.filtered),
+            (100, 250, 37, 12)
+        );
     }
 
     #[test]

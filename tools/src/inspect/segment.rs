@@ -80,6 +80,7 @@ pub fn run(out: &mut Out, format: Format, file: &Path) -> Result<(), Failure> {
             out.line(&output::render(&facts(&report)))?;
             out.line("")?;
             out.line(&output::render(&batch::batch_table(&report.batches)))?;
+            batch::dropped_lines(out, &report.batches)?;
             for range in &report.damage {
                 out.line(&format!(
                     "{}: bytes {} to {}, at offset {}",
@@ -139,7 +140,7 @@ fn report(file: &Path, bytes: &[u8], header: &SegmentHeader) -> Report {
         durable_through,
         batches: found
             .iter()
-            .map(|one| BatchRow::new(one.position, &one.header, true))
+            .map(|one| BatchRow::read(one.position, &one.header, &bytes[one.position as usize..]))
             .collect(),
         damage: damage(bytes, start, header, &found, durable_through),
     }

@@ -13,6 +13,11 @@
 //! - a child record whose key, value, headers or timestamp differ from the parent's: **differing**;
 //! - a child record that the delay gate let pass before its parent record was due: **early**. Without a delay there is
 //!   no gate, and nothing is early.
+//!
+//! A control batch of the child says of a range of parent offsets how many of its records are not there, because
+//! retention or damage took them: these are **dropped**, and not missing. Where the parent still shows the whole range,
+//! what is in the child and what is dropped must add up to what it should have received; else the difference is missing,
+//! or unexpected.
 
 use std::ops::Range;
 
@@ -58,6 +63,17 @@ pub struct ChildItem {
     pub content: Content,
 }
 
+/// What a control batch of the child says: parent records of this child partition that nobody can copy any more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DroppedItem {
+    /// The first parent offset.
+    pub from: u64,
+    /// Behind the last one.
+    pub to: u64,
+    /// How many records.
+    pub records: u64,
+}
+
 /// What stands at the front of the parent's stream.
 #[derive(Debug, Clone, Copy)]
 pub enum Head<'a> {
@@ -101,6 +117,8 @@ pub struct Tally {
     pub unexpected: u64,
     /// Child records that are not equal to their parent record.
     pub differing: u64,
+    /// Parent records that are not in the child, as its control batches say.
+    pub dropped: u64,
     /// Parent records that are not due yet, and not in the child.
     pub pending: u64,
     /// The longest time between due and committed in the child, in nanoseconds.
@@ -125,6 +143,7 @@ impl Tally {
         self.early += other.early;
         self.unexpected += other.unexpected;
         self.differing += other.differing;
+        self.dropped += other.dropped;
         self.pending += other.pending;
         self.max_late_ns = self.max_late_ns.max(other.max_late_ns);
         self.first_finding = self.first_finding.or(other.first_finding);
@@ -154,6 +173,8 @@ pub struct Decider {
     seen_to: u64,
     /// Nothing can be said below: the child's log no longer goes back so far, or the parent's had a gap.
     blind_to: u64,
+    /// Parent records met so far in the dropped range that is being walked.
+    in_dropped: u64,
     tally: Tally,
 }
 
@@ -175,6 +196,7 @@ impl Decider {
             delay_ns,
             seen_to: attached_at,
             blind_to: from,
+            in_dropped: 0,
             tally: Tally::default(),
         }
     }
@@ -273,6 +295,39 @@ impl Decider {
                 Advance::Child
             }
         }
+    }
+
+    /// The child says that records were dropped. Says which stream to move on, as [`Decider::compare`] does.
+    pub fn dropped(&mut self, head: Head<'_>, item: &DroppedItem) -> Advance {
+        match head {
+            Head::Item(parent) if parent.offset < item.from => {
+                self.passed_over(parent);
+                return Advance::Parent;
+            }
+            Head::Item(parent) if parent.offset < item.to => {
+                self.in_dropped += 1;
+                return Advance::Parent;
+            }
+            Head::Gap { to } => {
+                self.blind_to = self.blind_to.max(to);
+                if to <= item.to {
+                    return Advance::Parent;
+                }
+            }
+            Head::Item(_) | Head::End => {}
+        }
+        let there = std::mem::take(&mut self.in_dropped);
+        let checked = item.from >= self.blind_to && item.to <= self.to;
+        self.tally.dropped += item.records;
+        if checked && there != item.records {
+            self.tally.expected += there.saturating_sub(item.records);
+            self.tally.missing += there.saturating_sub(item.records);
+            self.tally.unexpected += item.records.saturating_sub(there);
+            self.finding(item.from);
+        }
+        self.seen_to = self.seen_to.max(item.to);
+        self.in_a_row = false;
+        Advance::Child
     }
 
     /// The child has no more records: the parent's front never came. Called until the parent's stream ends.

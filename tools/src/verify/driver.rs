@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use tailwater_node::fanout::filter::Filter;
 use tailwater_node::fanout::rekey::Rekey;
+use tailwater_wire::batch::control::Dropped;
 use tailwater_wire::batch::header::{BatchHeader, BatchKind};
 use tailwater_wire::batch::view::BatchView;
 use tailwater_wire::client::error::ClientError;
@@ -19,8 +20,10 @@ use tailwater_wire::message::{LinkStatus, Place};
 use tailwater_wire::meta::{Link, Topic};
 
 use crate::clock;
-use crate::verify::decider::{Advance, ChildItem, Decider, Tally};
-use crate::verify::row::{Row, UNEXPECTED_RANGES_MAX, Unexpected, Unverifiable, stalled_for_good};
+use crate::verify::decider::{Advance, ChildItem, Decider, DroppedItem, Head, Tally};
+use crate::verify::row::{
+    DROPPED_RANGES_MAX, DroppedRange, Row, UNEXPECTED_RANGES_MAX, Unexpected, Unverifiable, stalled_for_good,
+};
 use crate::verify::stream::{ParentStream, Source, Wanted, content, corrupt, next_batch};
 
 /// How long what is due is waited for, without a sign of progress.
@@ -55,6 +58,7 @@ pub async fn verify(
     let mut filtered = 0;
     let mut unverifiable = job.removed.clone();
     let mut unexpected_ranges = Vec::new();
+    let mut dropped_ranges = Vec::new();
     for bucket in 0..job.child.spec.partitions {
         let mut work = Bucket::new(&job, PartitionId(bucket));
         work.run(&mut patience, &mut |tally| progress(total.records + tally))
@@ -66,12 +70,11 @@ pub async fn verify(
         unverifiable.append(&mut work.unverifiable());
         unexpected_ranges.extend(work.unexpected());
         unexpected_ranges.truncate(UNEXPECTED_RANGES_MAX);
+        dropped_ranges.append(&mut work.dropped);
+        dropped_ranges.truncate(DROPPED_RANGES_MAX);
     }
     let status = client.list_links(Some(parent)).await?;
     let same = status.iter().find(|status| status.link.epoch == job.link.epoch);
-    let dropped = same.map_or(0, |status| {
-        status.cursors.iter().map(|cursor| cursor.dropped).sum()
-    });
     let stalled = same.and_then(stalled_for_good);
     Ok(Row {
         parent: parent.to_string(),
@@ -85,11 +88,12 @@ pub async fn verify(
         early: total.early,
         unexpected: total.unexpected,
         differing: total.differing,
-        dropped,
+        dropped: total.dropped,
         filtered,
         pending: total.pending,
         max_late_ms: total.max_late_ns / 1_000_000,
         unverifiable,
+        dropped_ranges,
         unexpected_ranges,
         ok: total.is_ok() && stalled.is_none(),
         stalled,
@@ -249,6 +253,8 @@ struct Bucket<'a> {
     pairs: Vec<PairWork>,
     child_log_start: u64,
     quarantined: bool,
+    /// What the child's control batches say was dropped, the first few.
+    dropped: Vec<DroppedRange>,
 }
 
 impl<'a> Bucket<'a> {
@@ -278,6 +284,7 @@ impl<'a> Bucket<'a> {
             pairs: job.sources.iter().map(pair).collect(),
             child_log_start: 0,
             quarantined: false,
+            dropped: Vec::new(),
         }
     }
 
@@ -360,6 +367,19 @@ impl<'a> Bucket<'a> {
                 let parent = &self.job.sources[origin.partition.0 as usize];
                 pair.compare(&self.job.client, parent, child, &header, &bytes)
                     .await?;
+            } else if let Some(dropped) = notice(child, &header, &bytes)? {
+                let (from, to) = (dropped.from.0, dropped.to.0);
+                pair.dropped(from, to, dropped.records).await?;
+                if self.dropped.len() < DROPPED_RANGES_MAX {
+                    self.dropped.push(DroppedRange {
+                        partition: origin.partition.0,
+                        child_partition: self.bucket.0,
+                        from,
+                        to,
+                        records: dropped.records,
+                        filtered: dropped.filtered,
+                    });
+                }
             }
         }
         Ok(())
@@ -477,22 +497,42 @@ impl PairWork {
             self.asked = true;
         }
         for item in &items {
-            loop {
-                let Some(head) = self.stream.peek() else {
-                    self.stream.fill().await?;
-                    continue;
-                };
-                let advance = self.decider.compare(head, item);
-                if advance != Advance::Child {
-                    self.stream.advance();
-                }
-                if advance != Advance::Parent {
-                    break;
-                }
-            }
+            self.walk(|decider, head| decider.compare(head, item)).await?;
         }
         Ok(())
     }
+
+    async fn dropped(&mut self, from: u64, to: u64, records: u64) -> Result<(), ClientError> {
+        let item = DroppedItem { from, to, records };
+        self.walk(|decider, head| decider.dropped(head, &item)).await
+    }
+
+    /// Moves the parent's stream on until the child's item has its place.
+    async fn walk(
+        &mut self,
+        mut step: impl FnMut(&mut Decider, Head<'_>) -> Advance,
+    ) -> Result<(), ClientError> {
+        loop {
+            let Some(head) = self.stream.peek() else {
+                self.stream.fill().await?;
+                continue;
+            };
+            let advance = step(&mut self.decider, head);
+            if advance != Advance::Child {
+                self.stream.advance();
+            }
+            if advance != Advance::Parent {
+                return Ok(());
+            }
+        }
+    }
+}
+
+/// What a control batch says was dropped, if it is such a one.
+fn notice(child: &Source, header: &BatchHeader, bytes: &Bytes) -> Result<Option<Dropped>, ClientError> {
+    let near = header.base_offset.0;
+    let view = BatchView::parse(bytes).map_err(|error| corrupt(child, near, &error.to_string()))?;
+    Ok(Dropped::of(&view))
 }
 
 fn child_items(

@@ -24,6 +24,26 @@ pub struct Unverifiable {
     pub why: &'static str,
 }
 
+/// The most dropped ranges that a row names; all are counted.
+pub const DROPPED_RANGES_MAX: usize = 64;
+
+/// What a control batch of the child states.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct DroppedRange {
+    /// The parent's partition.
+    pub partition: u32,
+    /// The child's partition.
+    pub child_partition: u32,
+    /// The first parent offset.
+    pub from: u64,
+    /// Behind the last one.
+    pub to: u64,
+    /// Records that should have come to this child partition, and cannot any more.
+    pub records: u64,
+    /// Records of the range that the filter would have held back.
+    pub filtered: u64,
+}
+
 /// Parent offsets that records of the child name, and should not.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Unexpected {
@@ -62,7 +82,7 @@ pub struct Row {
     pub unexpected: u64,
     /// Child records that are not equal to their parent record.
     pub differing: u64,
-    /// Parent records that retention removed before they were copied, as the cursors counted them.
+    /// Parent records that retention or damage took before they were copied, as the child's control batches say.
     pub dropped: u64,
     /// Parent records that the filter held back.
     pub filtered: u64,
@@ -72,6 +92,8 @@ pub struct Row {
     pub max_late_ms: u64,
     /// What could not be verified.
     pub unverifiable: Vec<Unverifiable>,
+    /// What was dropped, as the child's control batches say: the first few.
+    pub dropped_ranges: Vec<DroppedRange>,
     /// Where unexpected records stand: the first few ranges.
     pub unexpected_ranges: Vec<Unexpected>,
     /// Why the link stands still until an operator decides.

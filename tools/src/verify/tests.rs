@@ -7,7 +7,8 @@ use bytes::Bytes;
 use tailwater_node::fanout::batch::{ChildBatch, CutPlan, Cutter, Take};
 use tailwater_node::fanout::filter::Filter;
 use tailwater_node::fanout::rekey::Rekey;
-use tailwater_wire::batch::builder::BatchBuilder;
+use tailwater_wire::batch::builder::{BatchBuilder, OriginStamp};
+use tailwater_wire::batch::control::Dropped;
 use tailwater_wire::batch::view::BatchIter;
 use tailwater_wire::client::config::ClientConfig;
 use tailwater_wire::client::handle::Client;
@@ -473,6 +474,7 @@ fn what_is_committed_and_copied_meanwhile_is_no_finding() {
     assert!(row.ok, "{row:?}");
 }
 
+// A `written` parent that crashed has a new history, and most of its records still.
 #[test]
 fn copies_from_another_history_of_the_parent_are_judged_by_what_they_hold() {
     let mut setting = Setting::new(LinkOptions::default(), 0);
@@ -485,6 +487,78 @@ fn copies_from_another_history_of_the_parent_are_judged_by_what_they_hold() {
     let row = setting.verify();
     assert!(row.ok, "{row:?}");
     assert_eq!((row.records, row.missing, row.unexpected), (1_800, 0, 0));
+}
+
+/// A child whose copies of partition 1, from batch `at` on, are replaced by one notice for each child partition.
+fn with_notices(at: usize, less: u64) -> Setting {
+    let mut setting = Setting::new(LinkOptions::default(), 0);
+    setting
+        .child_logs()
+        .into_iter()
+        .for_each(|log| *log = Log::default());
+    for partition in [0, 2] {
+        setting.copy(partition, |_, _| true);
+    }
+    let cut = setting.cut(1);
+    let mut watermarks = vec![Offset::ZERO; CHILDREN as usize];
+    let mut lost = vec![0; CHILDREN as usize];
+    for (n, (time, batches)) in cut.into_iter().enumerate() {
+        for (bucket, batch) in batches {
+            if n < at {
+                setting.world.log("child", bucket).append(&batch.bytes, time);
+                watermarks[bucket as usize] = batch.end;
+            } else {
+                lost[bucket as usize] += u64::from(batch.records);
+            }
+        }
+    }
+    for bucket in 0..CHILDREN {
+        let dropped = Dropped {
+            from: Offset(at as u64 * BATCH),
+            to: Offset(RECORDS),
+            records: lost[bucket as usize] - less,
+            filtered: 0,
+        };
+        let origin = OriginId {
+            epoch: EPOCH,
+            partition: PartitionId(1),
+        };
+        let previous = watermarks[bucket as usize];
+        let notice = dropped.batch(Partitioner::Crc32c, origin, previous, OriginStamp::default());
+        setting.world.log("child", bucket).append(&notice, 1);
+    }
+    setting
+}
+
+#[test]
+fn what_control_batches_count_is_dropped_and_not_missing() {
+    let row = with_notices(5, 0).verify();
+    assert!(row.ok, "{row:?}");
+    assert_eq!((row.records, row.dropped, row.missing), (1_450, 350, 0));
+    assert_eq!(
+        row.records + row.dropped + row.filtered,
+        u64::from(PARENTS) * RECORDS
+    );
+    assert_eq!(row.dropped_ranges.len(), CHILDREN as usize);
+    let range = &row.dropped_ranges[0];
+    assert_eq!((range.partition, range.from, range.to), (1, 250, 600));
+
+    let row = with_notices(5, 1).verify();
+    assert_eq!(
+        (row.ok, row.missing, row.dropped),
+        (false, u64::from(CHILDREN), 346)
+    );
+}
+
+#[test]
+fn counts_of_what_the_parent_lost_are_shown_and_not_checked() {
+    let mut setting = with_notices(5, 1);
+    setting.world.log("parent", 1).retain_from(12);
+    let row = setting.verify();
+    assert!(row.ok, "{row:?}");
+    assert_eq!((row.dropped, row.expected), (346, 1_200));
+    assert_eq!(row.unverifiable.len(), 1);
+    assert_eq!((row.unverifiable[0].from, row.unverifiable[0].to), (0, 600));
 }
 
 #[test]

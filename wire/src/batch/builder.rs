@@ -184,6 +184,28 @@ impl BatchBuilder {
         self.seal(BatchKind::Data, writer, previous.0, origin.end.0)
     }
 
+    /// Ends a control batch that has its place in the chain of an origin's batches: it accounts for the parent offsets
+    /// from `first` to `origin.end`, of which it holds none.
+    pub(crate) fn finish_notice(
+        &mut self,
+        writer: Writer,
+        previous: Offset,
+        first: Offset,
+        origin: OriginStamp,
+    ) -> Option<Bytes> {
+        debug_assert!(self.len() == 1 && self.origins.is_empty());
+        self.body.origin = Some(Origin {
+            first: first.0,
+            end: origin.end.0,
+            deltas: vec![0],
+            released_at: origin.released_at,
+            lineage: origin.lineage,
+            parent_crc: origin.parent_crc,
+            parent_commit_time: origin.parent_commit_time,
+        });
+        self.seal(BatchKind::Control, writer, previous.0, origin.end.0)
+    }
+
     /// Ends a control batch of the system's own.
     pub fn finish_control(&mut self) -> Option<Bytes> {
         self.seal(BatchKind::Control, Writer::Anonymous, 0, 0)

@@ -2,5 +2,6 @@
 
 pub mod body;
 pub mod builder;
+pub mod control;
 pub mod header;
 pub mod view;

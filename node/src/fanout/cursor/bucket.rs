@@ -32,6 +32,7 @@ use tailwater_wire::limits::FANOUT_BATCH_BYTES;
 use crate::fanout::batch::{ChildBatch, Part, Take};
 use crate::fanout::cursor::message::{RequestId, StallReason};
 use crate::fanout::cursor::receipt::Receipt;
+use crate::fanout::gaps::Standing;
 
 /// Batches of one bucket that may be unanswered at a time. A cursor that catches up keeps the child's commit rounds full
 /// when one batch is being flushed, the next gathers for the round after it, a third is on its way there, and the
@@ -41,6 +42,8 @@ pub const IN_FLIGHT_MAX: usize = 4;
 /// Bytes of one bucket that may be unanswered at a time, unless one batch alone is more: two full slabs, one being
 /// flushed and one behind it. It bounds what a child partition that stands still can keep from other cursors.
 pub const IN_FLIGHT_BYTES_MAX: usize = 2 * FANOUT_BATCH_BYTES;
+/// How many ends of batches that may arrive late are remembered: one a second is sent anew at most.
+const LATE_MAX: usize = 64;
 
 // A repeat of anything that can be in flight is still answered with its own original.
 const _: () = assert!(IN_FLIGHT_MAX <= RECENT_BATCHES);
@@ -84,6 +87,8 @@ struct Sent {
     request: RequestId,
     end: Offset,
     records: u32,
+    /// Records that a notice says were dropped.
+    dropped: u64,
     bytes: usize,
     answer: Option<Outcome>,
 }
@@ -119,6 +124,8 @@ pub(super) struct Counted {
     pub committed: u64,
     /// Before it was sent.
     pub repeated: u64,
+    /// Records that it now knows were dropped.
+    pub dropped: u64,
 }
 
 impl Counted {
@@ -129,6 +136,7 @@ impl Counted {
             &mut self.committed
         };
         *count += u64::from(sent.records);
+        self.dropped += sent.dropped;
     }
 }
 
@@ -157,6 +165,16 @@ pub(super) struct Bucket {
     queue: VecDeque<ChildBatch>,
     /// Batches that are in doubt, answered or not. The child's next word tells which of them it has.
     doubted: Vec<Sent>,
+    /// Ends of batches that the child did not have when it was last asked, though one may still be on its way if its
+    /// answer was given up: its watermark may come to stand there. The last few.
+    late: VecDeque<Offset>,
+    /// Whether the child partition has told its watermark since the cursor started.
+    heard: bool,
+    /// It takes nothing below: that is being counted before it goes.
+    pub gate: Offset,
+    /// Records copied, and records that the child partition knows were dropped, since the cursor started.
+    pub committed: u64,
+    pub dropped: u64,
 }
 
 /// What a child's word about its watermark means.
@@ -183,6 +201,11 @@ impl Bucket {
             in_flight: VecDeque::with_capacity(IN_FLIGHT_MAX),
             queue: VecDeque::new(),
             doubted: Vec::new(),
+            late: VecDeque::new(),
+            heard: false,
+            gate: Offset::ZERO,
+            committed: 0,
+            dropped: 0,
         }
     }
 
@@ -221,7 +244,7 @@ impl Bucket {
 
     /// Whether it may take part in a read: what it gets can be sent.
     pub fn can_take(&self) -> bool {
-        self.queue.is_empty() && self.can_send(1)
+        self.queue.is_empty() && self.read_to >= self.gate && self.can_send(1)
     }
 
     fn can_send(&self, bytes: usize) -> bool {
@@ -271,6 +294,7 @@ impl Bucket {
             request,
             end: batch.end,
             records: batch.records,
+            dropped: batch.dropped,
             bytes,
             answer: None,
         });
@@ -300,6 +324,7 @@ impl Bucket {
             passed.get_or_insert(Counted::default()).add(&sent);
         }
         self.settle();
+        self.tally(passed.unwrap_or_default());
         let answer = self.in_flight.front().and_then(|sent| sent.answer.as_ref());
         let refused = match answer {
             None => None,
@@ -325,7 +350,7 @@ impl Bucket {
     }
 
     /// The child told its watermark, and nothing is on its way there. Reads go on above it.
-    pub fn told(&mut self, watermark: Offset, floor: Offset) -> Word {
+    pub fn told(&mut self, watermark: Offset) -> Word {
         assert!(
             !self.has_unanswered(),
             "a watermark is asked for when all is answered"
@@ -341,7 +366,8 @@ impl Bucket {
             Word::Known
         };
         self.watermark = watermark;
-        self.position = self.position.max(watermark).max(floor);
+        self.heard = true;
+        self.position = self.position.max(watermark);
         self.read_to = self.position;
         word
     }
@@ -361,17 +387,49 @@ impl Bucket {
     /// Records of doubted batches that the child turned out to have.
     pub fn resolve(&mut self) -> Counted {
         let mut counted = Counted::default();
-        for sent in self.doubted.drain(..).filter(|sent| sent.end <= self.watermark) {
-            counted.add(&sent);
+        for sent in self.doubted.drain(..) {
+            if sent.end <= self.watermark {
+                counted.add(&sent);
+            } else if !self.late.contains(&sent.end) {
+                self.late.push_back(sent.end);
+            }
         }
+        while self.late.len() > LATE_MAX {
+            self.late.pop_front();
+        }
+        self.tally(counted);
         counted
     }
 
-    /// Retention took everything below `floor`. What is on its way still arrives; reads go on there.
-    pub fn skip_to(&mut self, floor: Offset) {
-        if self.read_to < floor {
-            self.read_to = floor;
-            self.settle();
+    fn tally(&mut self, counted: Counted) {
+        self.committed += counted.committed;
+        self.dropped += counted.dropped;
+    }
+
+    /// Everything from `read_to` to here is gone; the notice that says so, if this bucket lost records, takes its
+    /// place in the chain behind what is on its way.
+    pub fn lose(&mut self, to: Offset, notice: impl FnOnce(Offset) -> Option<ChildBatch>) {
+        assert!(self.read_to < to, "what was read is not lost");
+        let notice = notice(self.chain_end());
+        self.queue.extend(notice);
+        self.read_to = to;
+        self.settle();
+    }
+
+    /// Where it stands when retention asks.
+    pub fn standing(&self, floor: Offset) -> Standing {
+        let sent = self.in_flight.iter().chain(&self.doubted).map(|sent| sent.end);
+        let queued = self.queue.iter().map(|batch| batch.end);
+        let ends = sent.chain(queued).chain(self.late.iter().copied());
+        let mut ends: Vec<Offset> = ends
+            .chain([self.read_to, floor])
+            .filter(|end| *end > self.position)
+            .collect();
+        ends.sort_unstable();
+        ends.dedup();
+        Standing {
+            position: self.position,
+            ends: self.heard.then_some(ends),
         }
     }
 

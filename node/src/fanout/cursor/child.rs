@@ -23,23 +23,35 @@ impl Cursor {
         if self.buckets.get(index).map(|bucket| bucket.phase) != Some(Phase::Opening(request)) {
             return;
         }
-        let floor = self.floor;
-        let word = self.buckets[index].told(watermark, floor);
+        let word = self.buckets[index].told(watermark);
         let resolved = self.buckets[index].resolve();
         self.count(resolved);
         self.positioned(index, now);
         match word {
             Word::Regressed { acknowledged } => self.regressed(index, acknowledged, watermark, out),
-            Word::Further => self.verify(index, mark, out),
-            Word::Known => self.opened(index, out),
+            Word::Further => self.verify(index, mark, now, out),
+            Word::Known => self.opened(index, now, out),
         }
         self.recount();
+        self.ship_notice(index, now, out);
     }
 
     /// Compares the parent's log with what the child remembers of it. Also under another lineage than the parent has
     /// now: a `written` parent gets a new one with every crash, and has kept what was copied, because a cursor reads
     /// what is flushed (SPEC.md D11, D12). So the lineage alone proves neither, and the record decides.
-    pub(super) fn verify(&mut self, index: usize, mark: Option<OriginMark>, out: &mut Vec<Action>) {
+    pub(super) fn verify(
+        &mut self,
+        index: usize,
+        mark: Option<OriginMark>,
+        now: CommitTime,
+        out: &mut Vec<Action>,
+    ) {
+        // Behind a notice of dropped records there is no parent batch to compare with: its mark has no time. In one
+        // history that is no doubt; under a new one the parent is asked, and has nothing to show.
+        let compared = |mark: &OriginMark| {
+            mark.parent_commit_time > CommitTime::default() || mark.lineage != self.config.lineage
+        };
+        let mark = mark.filter(compared);
         let request = self.request();
         match self.buckets[index].verify(request, mark) {
             Some((offset, mark)) => out.push(Action::VerifyParent {
@@ -48,7 +60,7 @@ impl Cursor {
                 offset,
                 mark,
             }),
-            None => self.opened(index, out),
+            None => self.opened(index, now, out),
         }
     }
 
@@ -57,6 +69,7 @@ impl Cursor {
         request: RequestId,
         partition: PartitionId,
         verdict: ParentVerdict,
+        now: CommitTime,
         out: &mut Vec<Action>,
     ) {
         let index = partition.0 as usize;
@@ -67,14 +80,15 @@ impl Cursor {
         };
         let offset = Offset(self.buckets[index].watermark().0.saturating_sub(1));
         match verdict {
-            ParentVerdict::Same => self.opened(index, out),
+            ParentVerdict::Same => self.opened(index, now, out),
             // In one history an offset is given once: what is gone was what was copied.
-            ParentVerdict::Gone if lineage == self.config.lineage => self.opened(index, out),
+            ParentVerdict::Gone if lineage == self.config.lineage => self.opened(index, now, out),
             // Nothing is left to show that the new history goes on from what was copied, and nothing is guessed.
             ParentVerdict::Gone => self.stands(index, StallReason::Unproved { offset }, out),
             ParentVerdict::Differs => self.stands(index, StallReason::Diverged { offset }, out),
         }
         self.recount();
+        self.ship_notice(index, now, out);
     }
 
     fn stands(&mut self, index: usize, reason: StallReason, out: &mut Vec<Action>) {
@@ -82,8 +96,17 @@ impl Cursor {
         self.halt(reason, out);
     }
 
-    pub(super) fn opened(&mut self, index: usize, out: &mut Vec<Action>) {
+    /// Sends what a bucket that has just opened passed with a notice.
+    fn ship_notice(&mut self, index: usize, now: CommitTime, out: &mut Vec<Action>) {
+        if self.life == Life::Running {
+            self.ship(index, now, out);
+        }
+    }
+
+    /// The bucket takes records from here on; what is gone by now it passes first.
+    pub(super) fn opened(&mut self, index: usize, now: CommitTime, out: &mut Vec<Action>) {
         self.buckets[index].phase = Phase::Open;
+        self.pass_gone(index, now, out);
         // What stalled it may be the commit, not the asking: it goes on once a commit shows that, or when there is none.
         if self
             .front
@@ -132,6 +155,7 @@ impl Cursor {
     fn count(&mut self, counted: Counted) {
         self.probe.committed += counted.committed;
         self.probe.duplicates += counted.repeated;
+        self.probe.dropped += counted.dropped;
     }
 
     pub(super) fn on_failed(

@@ -3,6 +3,7 @@
 use std::fmt;
 
 use tailwater_storage::dedup::verdict::OriginMark;
+use tailwater_storage::gaps::Gaps;
 use tailwater_storage::proof::Persist;
 use tailwater_wire::code::ErrorCode;
 use tailwater_wire::ids::{CommitTime, Offset, PartitionId};
@@ -87,7 +88,18 @@ pub enum Event {
         request: RequestId,
         /// The oldest offset that is still there.
         log_start: Offset,
+        /// The cursor's ledger, read after the read had failed: it accounts for everything below.
+        gaps: Gaps,
     },
+    /// What retention is about to take is counted, and the ledger is stored.
+    Accounted {
+        /// The ledger.
+        gaps: Gaps,
+        /// Records that the filter holds back, and that the cursor had not counted when it was asked.
+        filtered: u64,
+    },
+    /// Retention lets go of what it was about to take: reads go on.
+    Spared,
     /// The read's place lies above what is committed.
     Ahead {
         /// Which read.
@@ -208,12 +220,18 @@ pub enum Action {
         /// The child partition.
         bucket: Option<PartitionId>,
     },
-    /// Retention or damage took records before they were copied: log it.
+    /// Retention or damage took records of a child partition before they were copied: log it.
     Dropped {
-        /// How many, counted as in [`Probe::dropped`](crate::fanout::probe::Probe::dropped).
+        /// The child partition.
+        bucket: PartitionId,
+        /// The first parent offset of the range.
+        from: Offset,
+        /// Where the child partition goes on.
+        to: Offset,
+        /// How many of its records are lost.
         records: u64,
-        /// Where the cursor goes on.
-        next: Offset,
+        /// Whether that is an upper bound.
+        at_most: bool,
     },
     /// The cursor has ended: nothing is in flight, and no further event changes anything.
     Stop,

@@ -2,6 +2,7 @@
 
 pub mod bucket;
 mod census;
+pub mod gone;
 mod child;
 pub mod lane;
 pub mod message;

@@ -1,10 +1,9 @@
 //! What a cursor does about its parent partition: slabs, drop-behind, and reads that fail.
 
 use tailwater_wire::code::ErrorCode;
-use tailwater_wire::ids::{CommitTime, Offset};
+use tailwater_wire::ids::{CommitTime, Offset, PartitionId};
 
-use crate::fanout::batch::Cut;
-use crate::fanout::cursor::bucket::{Bucket, Phase};
+use crate::fanout::batch::{ChildBatch, Cut};
 use crate::fanout::cursor::lane::{RETRY_NANOS, after};
 use crate::fanout::cursor::message::{Action, RequestId, Slab, StallReason};
 use crate::fanout::cursor::state::{Cursor, LaneName, Life};
@@ -33,14 +32,9 @@ impl Cursor {
         };
         self.parent_goes_on(out);
         self.probe.filtered += cut.filtered;
-        if cut.missing > 0 {
-            self.probe.dropped += cut.missing;
-            out.push(Action::Dropped {
-                records: cut.missing,
-                next: slab.next,
-            });
+        if slab.next > self.gate {
+            self.counted_to = self.counted_to.max(slab.next);
         }
-        self.counted_to = self.counted_to.max(slab.next);
         if name == LaneName::Level {
             self.front = self.front.max(Some(slab.next));
             self.next_due = slab.next_commit.map(|commit| commit.plus(self.config.delay));
@@ -52,7 +46,13 @@ impl Cursor {
             let Some(bucket) = self.buckets.get_mut(index) else {
                 continue;
             };
+            let notices: Vec<Action> = part
+                .batches
+                .iter()
+                .filter_map(notice_of(part.take.bucket))
+                .collect();
             if bucket.took(part, slab.next) {
+                out.extend(notices);
                 bucket.served = self.reads_served;
                 took.push(index);
                 self.positioned(index, now);
@@ -64,44 +64,6 @@ impl Cursor {
                 self.goes_on(index, out);
             }
             self.ship(index, now, out);
-        }
-    }
-
-    pub(super) fn on_behind(
-        &mut self,
-        request: RequestId,
-        log_start: Offset,
-        now: CommitTime,
-        out: &mut Vec<Action>,
-    ) {
-        let Some((name, reading)) = self.answered(request) else {
-            return;
-        };
-        if log_start <= reading.from {
-            // The read contradicts itself; trying again at once would spin.
-            self.lane(name).not_before = after(now, RETRY_NANOS);
-            return;
-        }
-        let lowest = self.buckets.iter().map(Bucket::read_to).min();
-        let from = lowest.unwrap_or(log_start).max(self.dropped_to);
-        let records = log_start.since(from);
-        self.floor = self.floor.max(log_start);
-        self.dropped_to = self.dropped_to.max(log_start);
-        self.counted_to = self.counted_to.max(log_start);
-        self.front = self.front.max(Some(log_start));
-        for index in 0..self.buckets.len() {
-            if self.buckets[index].phase != Phase::Halted {
-                self.buckets[index].skip_to(log_start);
-                self.positioned(index, now);
-            }
-        }
-        self.recount();
-        if records > 0 {
-            self.probe.dropped += records;
-            out.push(Action::Dropped {
-                records,
-                next: log_start,
-            });
         }
     }
 
@@ -149,5 +111,18 @@ impl Cursor {
             self.probe.stalls += 1;
             out.push(Action::Stall { bucket: None, reason });
         }
+    }
+}
+
+/// What is to be logged of a batch that says that damaged records were passed.
+fn notice_of(bucket: PartitionId) -> impl Fn(&ChildBatch) -> Option<Action> {
+    move |batch| {
+        (batch.dropped > 0).then_some(Action::Dropped {
+            bucket,
+            from: batch.previous,
+            to: batch.end,
+            records: batch.dropped,
+            at_most: false,
+        })
     }
 }

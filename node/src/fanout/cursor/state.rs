@@ -4,6 +4,7 @@
 //! is at or above `front` are level and are served by one shared read; the others catch up by reads of their own. The
 //! cursor holds no bytes but the batches that are on their way, and no clock: `now` is the owner's clock.
 
+use tailwater_storage::gaps::Gaps;
 use tailwater_storage::proof::{Acknowledged, Persist};
 use tailwater_wire::ids::{CommitTime, Delay, Lineage, Offset, OriginId, PartitionId};
 use tailwater_wire::limits::{FANOUT_BATCH_BYTES, FANOUT_BATCH_RECORDS};
@@ -35,6 +36,8 @@ pub struct CursorConfig {
     pub slab_records_max: usize,
     /// Bytes of a slab.
     pub slab_bytes_max: usize,
+    /// What its ledger holds: of what retention took, how much each child partition lost.
+    pub gaps: Gaps,
 }
 
 impl CursorConfig {
@@ -50,6 +53,7 @@ impl CursorConfig {
             linger_millis: None,
             slab_records_max: FANOUT_BATCH_RECORDS,
             slab_bytes_max: FANOUT_BATCH_BYTES,
+            gaps: Gaps::default(),
         }
     }
 }
@@ -99,12 +103,14 @@ pub struct Cursor {
     pub(super) created_at: CommitTime,
     pub(super) next_request: u64,
     pub(super) reads_served: u64,
-    /// Filtered and missing records below were counted.
+    /// Filtered records below were counted.
     pub(super) counted_to: Offset,
-    /// Parent records below were counted as dropped, where they were.
-    pub(super) dropped_to: Offset,
-    /// Retention took everything below, as far as is known.
+    /// Below, what the filter holds back is counted by whoever accounts for it: retention is about to take it.
+    pub(super) gate: Offset,
+    /// Everything below is gone, or as good as gone.
     pub(super) floor: Offset,
+    /// What of it each child partition lost.
+    pub(super) gaps: Gaps,
     pub(super) parent_stall: Option<StallReason>,
     pub(super) next_due: Option<CommitTime>,
     /// The owner's clock is held: a delay lets nothing pass (SPEC.md G6).
@@ -140,9 +146,10 @@ impl Cursor {
             created_at: now,
             next_request: 0,
             reads_served: 0,
-            counted_to: config.start,
-            dropped_to: config.start,
-            floor: Offset::ZERO,
+            counted_to: config.start.max(config.gaps.through),
+            gate: Offset::ZERO,
+            floor: config.gaps.through,
+            gaps: config.gaps.clone(),
             parent_stall: None,
             next_due: None,
             gate_held: false,
@@ -172,9 +179,15 @@ impl Cursor {
                 request,
                 bucket,
                 verdict,
-            } => self.on_verified(request, bucket, verdict, out),
+            } => self.on_verified(request, bucket, verdict, now, out),
             Event::Slab { slab, cut } => self.on_slab(slab, cut, now, out),
-            Event::Behind { request, log_start } => self.on_behind(request, log_start, now, out),
+            Event::Behind {
+                request,
+                log_start,
+                gaps,
+            } => self.on_behind(request, log_start, gaps, now, out),
+            Event::Accounted { gaps, filtered } => self.on_accounted(gaps, filtered, now, out),
+            Event::Spared => self.on_spared(),
             Event::Ahead {
                 request,
                 high_water_mark,
@@ -236,7 +249,7 @@ impl Cursor {
             released_at: self.released_at(reading, now),
             from: reading.from,
             next: slab.next,
-            count_from: self.counted_to,
+            count_from: self.counted_to.max(self.gate),
             takes: self.buckets.iter().filter_map(take).collect(),
         })
     }

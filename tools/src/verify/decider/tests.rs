@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 
-use crate::verify::decider::{Advance, ChildItem, Content, Decider, Head, ParentItem, Tally};
+use crate::verify::decider::{Advance, ChildItem, Content, Decider, DroppedItem, Head, ParentItem, Tally};
 
 const DELAY: u64 = 1_000;
 
@@ -132,6 +132,7 @@ fn what_the_parent_does_not_have_yet_is_unexpected() {
     }
 }
 
+// A `written` parent that crashed gets a new history, and keeps most of its records: their copies are what they were.
 #[test]
 fn copies_from_another_history_are_good_where_the_parent_has_the_same_and_unexpected_elsewhere() {
     let mut foreign = children(10..20);
@@ -163,6 +164,122 @@ fn copies_from_another_history_are_good_where_the_parent_has_the_same_and_unexpe
     let mut decider = Decider::new(0, 10, 20, DELAY);
     decider.compare(Head::Item(&parent(10)), &copy(5));
     assert!(decider.tally().is_ok(), "nothing is said of what retention took");
+}
+
+/// Parent records 10..20, of which the child says that these were dropped, in a child that has the others.
+fn check_dropped(decider: Decider, parents: &[Part], item: DroppedItem, want: Tally) {
+    let mut decider = decider;
+    let items: Vec<Result<ParentItem, u64>> = parents
+        .iter()
+        .flat_map(|part| match part {
+            Part::Has(range) => range.clone().map(|offset| Ok(parent(offset))).collect::<Vec<_>>(),
+            Part::Gap(to) => vec![Err(*to)],
+        })
+        .collect();
+    let mut fronts = items.iter().peekable();
+    let below = children(10..item.from);
+    let above = children(item.to..20);
+    let mut walk = |step: &mut dyn FnMut(Head<'_>) -> Advance| {
+        loop {
+            let head = match fronts.peek() {
+                Some(Ok(item)) => Head::Item(item),
+                Some(Err(to)) => Head::Gap { to: *to },
+                None => Head::End,
+            };
+            let advance = step(head);
+            if advance != Advance::Child {
+                fronts.next();
+            }
+            if advance != Advance::Parent {
+                break;
+            }
+        }
+    };
+    below
+        .iter()
+        .for_each(|child| walk(&mut |head| decider.compare(head, child)));
+    walk(&mut |head| decider.dropped(head, &item));
+    above
+        .iter()
+        .for_each(|child| walk(&mut |head| decider.compare(head, child)));
+    assert_eq!(decider.tally(), &want);
+}
+
+fn dropped(from: u64, to: u64, records: u64) -> DroppedItem {
+    DroppedItem { from, to, records }
+}
+
+#[test]
+fn what_the_child_says_was_dropped_is_not_missing() {
+    let decider = Decider::new(10, 10, 20, DELAY);
+    let want = Tally {
+        records: 7,
+        expected: 7,
+        dropped: 3,
+        ..clean()
+    };
+    check_dropped(decider, &[Part::Has(10..20)], dropped(12, 15, 3), want);
+    assert!(want.is_ok());
+}
+
+#[test]
+fn a_count_that_does_not_add_up_is_found() {
+    let decider = Decider::new(10, 10, 20, DELAY);
+    let all = [Part::Has(10..20)];
+    let few = Tally {
+        records: 7,
+        expected: 8,
+        dropped: 2,
+        missing: 1,
+        first_finding: Some(12),
+        ..clean()
+    };
+    check_dropped(decider.clone(), &all, dropped(12, 15, 2), few);
+    let many = Tally {
+        records: 7,
+        expected: 7,
+        dropped: 4,
+        unexpected: 1,
+        first_finding: Some(12),
+        ..clean()
+    };
+    check_dropped(decider, &all, dropped(12, 15, 4), many);
+}
+
+#[test]
+fn a_count_of_what_the_parent_no_longer_has_is_shown_unchecked() {
+    let decider = Decider::new(10, 16, 20, DELAY);
+    let want = Tally {
+        records: 4,
+        expected: 4,
+        dropped: 77,
+        ..clean()
+    };
+    check_dropped(decider, &[Part::Has(16..20)], dropped(12, 16, 77), want);
+    let decider = Decider::new(10, 10, 20, DELAY);
+    let parents = [Part::Has(10..13), Part::Gap(15), Part::Has(15..20)];
+    let want = Tally {
+        records: 7,
+        expected: 7,
+        dropped: 2,
+        ..clean()
+    };
+    check_dropped(decider, &parents, dropped(12, 15, 2), want);
+}
+
+#[test]
+fn what_lies_below_a_dropped_range_is_still_missing_when_it_is_not_there() {
+    let mut decider = Decider::new(10, 10, 20, DELAY);
+    let item = dropped(12, 14, 2);
+    for offset in 10..14 {
+        assert_eq!(
+            decider.dropped(Head::Item(&parent(offset)), &item),
+            Advance::Parent
+        );
+    }
+    assert_eq!(decider.dropped(Head::Item(&parent(14)), &item), Advance::Child);
+    let tally = decider.tally();
+    assert_eq!((tally.missing, tally.dropped, tally.unexpected), (2, 2, 0));
 }
 
 #[test]

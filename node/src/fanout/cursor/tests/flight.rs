@@ -176,6 +176,7 @@ fn bytes_in_flight_are_bounded_but_one_batch_always_goes() {
             previous: take.previous,
             end: Offset(next),
             records: 10,
+            dropped: 0,
         };
         let part = Part {
             take,

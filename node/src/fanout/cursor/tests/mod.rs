@@ -2,10 +2,12 @@
 
 mod flight;
 mod flow;
+mod gone;
 mod trouble;
 
 use bytes::Bytes;
 use tailwater_storage::dedup::verdict::OriginMark;
+use tailwater_storage::gaps::{Gap, Gaps};
 use tailwater_wire::code::ErrorCode;
 use tailwater_wire::ids::{CommitTime, Epoch, Lineage, Offset, OriginId, PartitionId};
 
@@ -13,6 +15,7 @@ use crate::fanout::batch::{ChildBatch, Cut, Part};
 use crate::fanout::cursor::message::{Action, EpochVerdict, Event, ParentVerdict, RequestId, Slab};
 use crate::fanout::cursor::receipt::Receipt;
 use crate::fanout::cursor::state::{Cursor, CursorConfig};
+use crate::fanout::gaps::Standing;
 
 const START: CommitTime = CommitTime(1_000_000_000_000_000);
 
@@ -21,8 +24,9 @@ const START: CommitTime = CommitTime(1_000_000_000_000_000);
 /// ```text
 /// tick | +MILLIS (time passes, then a tick) | stop | persisted N | persist-failed
 /// opened B W [tail | other-lineage]      verified B same|differs|gone
-/// slab FROM NEXT [B:RECORDS]... [full] [filtered=N] [missing=N] [head=MILLIS]   head: commit time of the record at NEXT
-/// behind FROM LOG_START | ahead FROM HWM | read-failed FROM
+/// slab FROM NEXT [B:RECORDS]... [full] [filtered=N] [head=MILLIS]   head: commit time of the record at NEXT
+/// doom TO (tells where the buckets stand) | accounted TO [B:FROM-TO=RECORDS]... | spared
+/// behind FROM LOG_START [B:FROM-TO=RECORDS]... | ahead FROM HWM | read-failed FROM
 /// acked B [dup] | short-ack B W | expected B W | failed B [stale] | epoch current|gone|unconfirmed
 /// ```
 ///
@@ -51,7 +55,24 @@ impl Rig {
         let (bucket, nth) = place.unwrap_or((words.get(1).unwrap_or(&""), "0"));
         let bucket = || PartitionId(bucket.parse().expect(line));
         let nth: usize = nth.parse().expect(line);
+        if words[0] == "doom" {
+            let doomed = self.cursor.doom(Offset(number(1))).expect("a cursor that runs");
+            let told = |(n, standing): (usize, &Standing)| match &standing.ends {
+                None => format!("{n} at {} or anywhere", standing.position),
+                Some(ends) => format!(
+                    "{n} at {} {:?}",
+                    standing.position,
+                    ends.iter().map(|end| end.0).collect::<Vec<_>>()
+                ),
+            };
+            return doomed.buckets.iter().enumerate().map(told).collect();
+        }
         let event = match words[0] {
+            "accounted" => Event::Accounted {
+                gaps: ledger(number(1), &words[2..]),
+                filtered: 0,
+            },
+            "spared" => Event::Spared,
             "tick" => Event::Tick,
             "stop" => Event::Stop,
             "persisted" => Event::Persisted(Offset(number(1))),
@@ -79,6 +100,7 @@ impl Rig {
             "behind" => Event::Behind {
                 request: self.read(number(1)),
                 log_start: Offset(number(2)),
+                gaps: ledger(number(2), &words[3..]),
             },
             "ahead" => Event::Ahead {
                 request: self.read(number(1)),
@@ -154,6 +176,7 @@ impl Rig {
                 previous: take.previous,
                 end: slab.next,
                 records: records as u32,
+                dropped: 0,
             });
             Part {
                 take,
@@ -165,7 +188,6 @@ impl Rig {
             cut: Cut {
                 parts: plan.takes.iter().map(part).collect(),
                 filtered: value("filtered=").unwrap_or(0),
-                missing: value("missing=").unwrap_or(0),
             },
         }
     }
@@ -219,7 +241,10 @@ impl Rig {
                 bucket,
                 batch,
             } => {
-                let text = format!("commit {bucket} {}->{}", batch.previous, batch.end);
+                let mut text = format!("commit {bucket} {}->{}", batch.previous, batch.end);
+                if batch.dropped > 0 {
+                    text += &format!(" lost {}", batch.dropped);
+                }
                 self.asked.push((bucket, request, Some(batch)));
                 text
             }
@@ -233,10 +258,36 @@ impl Rig {
                 Some(bucket) => format!("unstall {bucket}"),
                 None => "unstall".into(),
             },
-            Action::Dropped { records, next } => format!("dropped {records} to {next}"),
+            Action::Dropped {
+                bucket,
+                from,
+                to,
+                records,
+                ..
+            } => format!("dropped {bucket} {from}..{to} {records}"),
             Action::Stop => "stop".into(),
         }
     }
+}
+
+/// A ledger up to `through`, of `B:FROM-TO=RECORDS` each.
+fn ledger(through: u64, words: &[&str]) -> Gaps {
+    let gap = |word: &&str| {
+        let mut numbers = word
+            .split([':', '-', '='])
+            .map(|n| n.parse::<u64>().expect("a number"));
+        let mut number = || numbers.next().expect("four numbers");
+        Gap {
+            bucket: PartitionId(number() as u32),
+            from: Offset(number()),
+            to: Offset(number()),
+            records: number(),
+            filtered: 0,
+        }
+    };
+    let mut gaps = Gaps::default();
+    gaps.note(Offset(through), words.iter().map(gap));
+    gaps
 }
 
 fn plan_bucket(take: &crate::fanout::batch::Take) -> u32 {

@@ -123,23 +123,6 @@ fn an_acknowledgement_of_less_than_was_sent_is_none() {
 }
 
 #[test]
-fn what_retention_took_is_skipped_and_counted_once() {
-    let mut rig = opened(config(2, 0));
-    go_on(
-        &mut rig,
-        "behind 0 40 => dropped 40 to 40; read 40 wait=1000
-         slab 40 50 0:1 filtered=9 => commit 0 0->50
-         failed 0 => stall 0: child: TIMED_OUT; read 50 wait=1000
-         behind 50 60 => dropped 20 to 60; read 60 wait=1000
-         +1000 => open 0
-         opened 0 0 => unstall 0
-         slab 60 70 0:1 missing=3 => dropped 3 to 70; commit 0 0->70",
-    );
-    let probe = rig.cursor.probe();
-    assert_eq!((probe.dropped, probe.filtered), (63, 9));
-}
-
-#[test]
 fn a_position_ahead_stands_for_an_operator() {
     let mut rig = opened(config(1, 100));
     go_on(
