@@ -6,7 +6,9 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize;
 
 use crate::clock::source::ClockSource;
-use tailwater_wire::limits::{FANOUT_BATCH_BYTES, FANOUT_BATCH_RECORDS};
+use tailwater_wire::limits::{
+    FANOUT_BATCH_BYTES, FANOUT_BATCH_RECORDS, FRAME_META_BYTES_MAX, FRAME_PAYLOAD_BYTES_MAX,
+};
 
 /// Everything that can be set. Unknown keys are refused.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
@@ -28,6 +30,8 @@ pub struct NodeConfig {
     pub spin_before_park_us: u64,
     /// Client connections at most; one more is refused by name.
     pub connections_max: usize,
+    /// Large requests that are on their way in, per shard, in bytes; one more is refused as busy.
+    pub receive_bytes_max: usize,
     /// The log's settings.
     pub log: LogConfig,
     /// The fan-out engine's settings.
@@ -93,6 +97,7 @@ impl Default for NodeConfig {
             pin_cores: false,
             spin_before_park_us: 0,
             connections_max: 1_024,
+            receive_bytes_max: 256 << 20,
             log: LogConfig::default(),
             fanout: FanoutConfig::default(),
             mesh: MeshConfig::default(),
@@ -262,6 +267,13 @@ impl NodeConfig {
         if self.connections_max == 0 {
             return wrong("connections_max", &self.connections_max, "at least 1");
         }
+        if self.receive_bytes_max < FRAME_META_BYTES_MAX + FRAME_PAYLOAD_BYTES_MAX {
+            return wrong(
+                "receive_bytes_max",
+                &self.receive_bytes_max,
+                "at least one request, 12648448",
+            );
+        }
         Ok(())
     }
 }
@@ -287,6 +299,7 @@ mod tests {
         for text in [
             "shards = 0",
             "shards = 100000\npin_cores = true",
+            "receive_bytes_max = 1000000",
             "[mesh]\ncredits = 0",
             "[log]\nsegment_bytes_first = 5000",
             "[fanout]\nmax_batch_records = 0",

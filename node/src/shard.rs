@@ -117,7 +117,8 @@ pub async fn run(setup: ShardSetup) {
     ));
     let cursors = Rc::new(Cursors::new(shared, config.fanout.clone()));
     let local = Rc::new(Local::new(Rc::clone(&partitions), Rc::clone(&cursors)));
-    let dispatch = Dispatch::new(identity, Rc::clone(&local), Rc::clone(&mesh), control);
+    let receiving = Budget::new(config.receive_bytes_max);
+    let dispatch = Dispatch::new(identity, Rc::clone(&local), Rc::clone(&mesh), control, receiving);
     let dispatch = Rc::new(dispatch);
     let owner = Rc::clone(&local);
     let letters = mesh.run(move |request, answer| neighbors::handle(&owner, request, answer));

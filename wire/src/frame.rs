@@ -110,13 +110,18 @@ impl FrameHeader {
     /// # Errors
     /// [`FrameError::Checksum`].
     pub fn check(&self, header: &[u8; FRAME_HEADER_BYTES], meta: &[u8]) -> Result<(), FrameError> {
-        let expected = crc32c::crc32c_append(crc(&header[..20]), meta);
+        let expected = crc32c::crc32c_append(header_crc(header), meta);
         if expected == self.crc {
             Ok(())
         } else {
             Err(FrameError::Checksum)
         }
     }
+}
+
+/// The checksum of a header alone, to go on with the meta.
+pub(crate) fn header_crc(header: &[u8]) -> u32 {
+    crc(&header[..20])
 }
 
 /// A frame's header and meta as bytes; a payload of `payload_len` bytes is to follow them.
@@ -158,7 +163,7 @@ pub fn try_encode<M: serde::Serialize>(
     out[4..8].copy_from_slice(&(meta_len as u32).to_le_bytes());
     out[8..16].copy_from_slice(&correlation.to_le_bytes());
     out[16..20].copy_from_slice(&(payload_len as u32).to_le_bytes());
-    let checksum = crc32c::crc32c_append(crc(&out[..20]), &out[FRAME_HEADER_BYTES..]);
+    let checksum = crc32c::crc32c_append(header_crc(&out), &out[FRAME_HEADER_BYTES..]);
     out[20..24].copy_from_slice(&checksum.to_le_bytes());
     Ok(out)
 }

@@ -193,6 +193,67 @@ proptest! {
         }
         prop_assert_eq!(whole, 2);
     }
+
+    /// However the stream is cut, and wherever a frame is given up: the others come out whole, and of each one that was
+    /// given up the correlation comes out once, unless its checksum is wrong.
+    #[test]
+    fn skipped_frames_leave_the_others_as_they_were(
+        frames in vec((vec("[a-z]{1,9}", 0..40), 0usize..3_000, any::<bool>()), 1..8),
+        step in 1usize..700,
+        fed in any::<bool>(),
+        damaged in proptest::option::of(any::<prop::sample::Index>()),
+    ) {
+        let damaged = damaged.map(|at| at.index(frames.len()) as u64);
+        let mut stream = Vec::new();
+        for (correlation, (names, payload_len, _)) in (0u64..).zip(&frames) {
+            let names = names.iter().map(|name| name.parse().expect("a name")).collect();
+            let mut head =
+                frame::encode(FrameKind::Request, correlation, &Request::DescribeTopics(Some(names)), *payload_len);
+            if damaged == Some(correlation) {
+                *head.last_mut().expect("not empty") ^= 1;
+            }
+            stream.extend(head);
+            stream.extend(std::iter::repeat_n(correlation as u8, *payload_len));
+        }
+        let mut decoder = FrameDecoder::new();
+        let (mut whole, mut given_up, mut broken) = (Vec::new(), Vec::new(), false);
+        'stream: for piece in stream.chunks(step) {
+            match fed {
+                true => decoder.feed(piece),
+                false => decoder.space().extend_from_slice(piece),
+            }
+            loop {
+                match decoder.next_frame() {
+                    Ok(Some(frame)) => {
+                        let number = frame.header.correlation;
+                        prop_assert_eq!(frame.payload.len(), frames[number as usize].1);
+                        prop_assert!(frame.payload.iter().all(|&byte| byte == number as u8));
+                        whole.push(number);
+                        continue;
+                    }
+                    Err(_) => {
+                        prop_assert!(decoder.next_frame().is_err(), "it stays broken");
+                        broken = true;
+                        break 'stream;
+                    }
+                    Ok(None) => {}
+                }
+                given_up.extend(decoder.skipped());
+                let Some(announced) = decoder.announced() else { break };
+                if !frames[announced.header.correlation as usize].2 {
+                    break;
+                }
+                decoder.skip();
+                given_up.extend(decoder.skipped());
+            }
+        }
+        prop_assert_eq!(broken, damaged.is_some());
+        prop_assert_eq!(decoder.is_inside_frame() && !broken, false);
+        let mut seen = [whole.clone(), given_up.clone()].concat();
+        seen.sort_unstable();
+        prop_assert_eq!(seen, (0..damaged.unwrap_or(frames.len() as u64)).collect::<Vec<_>>());
+        prop_assert!(given_up.iter().all(|&number| frames[number as usize].2));
+    }
 }
 
 #[test]

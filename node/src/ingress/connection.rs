@@ -7,7 +7,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use tailwater_wire::code::{ErrorCode, Refusal};
-use tailwater_wire::decoder::{Frame, FrameDecoder};
+use tailwater_wire::decoder::{Announced, Frame, FrameDecoder};
 use tailwater_wire::frame::{FrameError, FrameKind, decode_meta};
 use tailwater_wire::limits::REQUESTS_IN_FLIGHT_MAX;
 use tailwater_wire::message::Request;
@@ -15,6 +15,7 @@ use tailwater_wire::message::Request;
 use crate::clock::system::elapsed_since_boot;
 use crate::ingress::dispatch::Dispatch;
 use crate::ingress::in_flight::Connection;
+use crate::ingress::room::{Room, UNCOUNTED_BYTES_MAX};
 use crate::ingress::socket::{Reader, Writer};
 
 /// A frame that has begun must end within this time and what its bytes earn; the first one must begin within it.
@@ -80,15 +81,27 @@ async fn receive(
     connection: &Rc<Connection>,
     dispatch: &Rc<Dispatch>,
 ) -> Result<(), End> {
-    let (mut decoder, mut pace) = (FrameDecoder::new(), Pace::default());
+    let (mut decoder, mut pace, mut room) = (FrameDecoder::new(), Pace::default(), Room::default());
     loop {
+        let was_skipping = decoder.is_skipping();
         while let Some(frame) = decoder.next_frame()? {
             pace = Pace::default();
-            request(frame, connection, dispatch)?;
-            connection.outbox.room().await;
-            if connection.outbox.is_closed() {
-                return Err(End::Gone);
+            request(frame, std::mem::take(&mut room), connection, dispatch)?;
+            until_answers_are_taken(connection).await?;
+        }
+        let skipped_all = was_skipping && !decoder.is_skipping();
+        if skipped_all || !decoder.is_inside_frame() {
+            pace = Pace::default();
+        }
+        if let Some(announced) = decoder.announced() {
+            admit(&announced, connection)?;
+            if !room.make(dispatch.receiving(), &announced) {
+                decoder.skip();
             }
+        }
+        if let Some(correlation) = decoder.skipped() {
+            dispatch.refuse(connection, correlation, &no_room());
+            until_answers_are_taken(connection).await?;
         }
         let read = if decoder.is_inside_frame() {
             let within = pace.left(elapsed_since_boot());
@@ -107,6 +120,34 @@ async fn receive(
             return Ok(());
         }
     }
+}
+
+/// Waits until the client has taken enough of its answers to be given more.
+async fn until_answers_are_taken(connection: &Connection) -> Result<(), End> {
+    connection.outbox.room().await;
+    if connection.outbox.is_closed() {
+        return Err(End::Gone);
+    }
+    Ok(())
+}
+
+/// Nobody has room set aside for a large frame before it has greeted.
+fn admit(announced: &Announced, connection: &Connection) -> Result<(), End> {
+    let header = &announced.header;
+    let longest = header.meta_len.max(header.payload_len) as usize;
+    if longest > UNCOUNTED_BYTES_MAX && !connection.greeted() {
+        return Err(not_greeted());
+    }
+    Ok(())
+}
+
+fn not_greeted() -> End {
+    End::Refused(Refusal::new(ErrorCode::BadFrame, "the first request is a Hello"))
+}
+
+fn no_room() -> Refusal {
+    let what = "the node receives as many large requests as it has memory for (receive_bytes_max)";
+    Refusal::new(ErrorCode::Busy, what)
 }
 
 /// How fast a frame comes in. One that trickles must not hold its connection for ever.
@@ -141,7 +182,12 @@ async fn read_within(
     )
 }
 
-fn request(frame: Frame, connection: &Rc<Connection>, dispatch: &Rc<Dispatch>) -> Result<(), End> {
+fn request(
+    frame: Frame,
+    mut room: Room,
+    connection: &Rc<Connection>,
+    dispatch: &Rc<Dispatch>,
+) -> Result<(), End> {
     if frame.header.kind != FrameKind::Request {
         return Err(End::Refused(Refusal::new(
             ErrorCode::BadFrame,
@@ -151,10 +197,7 @@ fn request(frame: Frame, connection: &Rc<Connection>, dispatch: &Rc<Dispatch>) -
     let request: Request = decode_meta(&frame.meta)?;
     let correlation = frame.header.correlation;
     if !connection.greeted() && !matches!(request, Request::Hello(_)) {
-        return Err(End::Refused(Refusal::new(
-            ErrorCode::BadFrame,
-            "the first request is a Hello",
-        )));
+        return Err(not_greeted());
     }
     connection.greet();
     let Some(place) = connection.enter() else {
@@ -164,6 +207,16 @@ fn request(frame: Frame, connection: &Rc<Connection>, dispatch: &Rc<Dispatch>) -
             .refuse(correlation, &Refusal::new(ErrorCode::TooManyInFlight, what));
         return Ok(());
     };
-    dispatch.handle(Rc::clone(connection), place, correlation, request, frame.payload);
+    // One that came in a single read was announced to nobody.
+    let announced = Announced {
+        header: frame.header,
+        verified: true,
+    };
+    if !room.make(dispatch.receiving(), &announced) {
+        dispatch.refuse(connection, correlation, &no_room());
+        return Ok(());
+    }
+    let connection = Rc::clone(connection);
+    dispatch.handle(connection, place, correlation, request, frame.payload, room);
     Ok(())
 }

@@ -10,11 +10,13 @@ use tailwater_wire::code::{ErrorCode, Refusal};
 use tailwater_wire::ids::{PartitionId, TopicName};
 use tailwater_wire::message::{FetchRequest, ProduceRequest, Reply, Request, Welcome};
 
+use crate::budget::Budget;
 use crate::clock::service as clock_service;
 use crate::control::request::ControlRequest;
 use crate::fanout::status::join_links;
 use crate::ingress::in_flight::{Connection, InFlight};
 use crate::ingress::local::Local;
+use crate::ingress::room::Room;
 use crate::partition::fetch;
 use crate::partition::owner::Partitions;
 use crate::router::mesh::Mesh;
@@ -37,6 +39,8 @@ pub struct Dispatch {
     local: Rc<Local>,
     mesh: Rc<Mesh>,
     control: flume::Sender<ControlRequest>,
+    /// Memory for large frames that come in.
+    receiving: Rc<Budget>,
 }
 
 /// The batches of a fetch, on their way out.
@@ -49,12 +53,14 @@ impl Dispatch {
         local: Rc<Local>,
         mesh: Rc<Mesh>,
         control: flume::Sender<ControlRequest>,
+        receiving: Rc<Budget>,
     ) -> Dispatch {
         Dispatch {
             identity,
             local,
             mesh,
             control,
+            receiving,
         }
     }
 
@@ -64,12 +70,19 @@ impl Dispatch {
         self.local.partitions()
     }
 
+    /// Memory for large frames that come in.
+    #[must_use]
+    pub fn receiving(&self) -> &Rc<Budget> {
+        &self.receiving
+    }
+
     /// Returns when the shard begins to drain.
     pub async fn until_draining(&self) {
         self.local.until_draining().await;
     }
 
-    /// Takes a request. What can be decided at once is; the answer goes to the connection's outbox.
+    /// Takes a request. What can be decided at once is; the answer goes to the connection's outbox. The room that the
+    /// frame took while it came in is given back when something else counts its payload.
     pub fn handle(
         self: &Rc<Dispatch>,
         connection: Rc<Connection>,
@@ -77,6 +90,7 @@ impl Dispatch {
         correlation: u64,
         request: Request,
         payload: Bytes,
+        room: Room,
     ) {
         if let Err(draining) = self.local.check_open() {
             return self.answer(&connection, correlation, Err(draining));
@@ -87,7 +101,9 @@ impl Dispatch {
         }
         let this = Rc::clone(self);
         match request {
-            Request::Produce(request) => self.produce(connection, place, correlation, request, payload),
+            Request::Produce(request) => {
+                self.produce(connection, place, correlation, request, (payload, room));
+            }
             Request::Fetch(request) => self.fetch(connection, place, correlation, request),
             Request::FindOffset(_) | Request::OpenProducer(_) | Request::ResetClock(_) => {
                 self.later(connection, place, correlation, async move {
@@ -137,13 +153,15 @@ impl Dispatch {
         place: InFlight,
         correlation: u64,
         request: ProduceRequest,
-        payload: Bytes,
+        (payload, room): (Bytes, Room),
     ) {
         if let Some(owner) = self.other_owner(&request.topic, request.partition) {
             let request = Request::Produce(request);
             return match self.mesh.ask(owner, ShardRequest::Client { request, payload }) {
                 Err(busy) => self.answer(&connection, correlation, Err(busy)),
+                // The owner counts it when it takes it up, not while it waits for its turn to be sent.
                 Ok(call) => self.later(connection, place, correlation, async move {
+                    let _room = room;
                     client_reply(call.answer().await).map(|(reply, _)| reply)
                 }),
             };
@@ -267,10 +285,19 @@ impl Dispatch {
         let snapshot = self.local.shared().metadata();
         let topics = match names {
             None => snapshot.topics.values().cloned().collect(),
-            Some(names) => names
-                .iter()
-                .map(|name| snapshot.topic(name).cloned().ok_or_else(|| unknown_topic(name)))
-                .collect::<Result<_, _>>()?,
+            Some(names) => {
+                if let Some(unknown) = names.iter().find(|name| snapshot.topic(name).is_none()) {
+                    return Err(unknown_topic(unknown));
+                }
+                // A name is two bytes, and what it stands for is not.
+                if names.len() > snapshot.topics.len() {
+                    return Err(Refusal::new(ErrorCode::InvalidRequest, "it names a topic twice"));
+                }
+                names
+                    .iter()
+                    .filter_map(|name| snapshot.topic(name).cloned())
+                    .collect()
+            }
         };
         Ok(Reply::Topics(topics))
     }
@@ -311,11 +338,14 @@ impl Dispatch {
     fn answer(&self, connection: &Connection, correlation: u64, outcome: Result<Reply, Refusal>) {
         match outcome {
             Ok(reply) => connection.outbox.reply(correlation, &reply, Vec::new()),
-            Err(refusal) => {
-                self.partitions().counters().refusals.add(1);
-                connection.outbox.refuse(correlation, &refusal);
-            }
+            Err(refusal) => self.refuse(connection, correlation, &refusal),
         }
+    }
+
+    /// Answers that it was not done, and counts that.
+    pub fn refuse(&self, connection: &Connection, correlation: u64, refusal: &Refusal) {
+        self.partitions().counters().refusals.add(1);
+        connection.outbox.refuse(correlation, refusal);
     }
 }
 

@@ -1,9 +1,10 @@
-//! Where clients come in, along a request's way: the listener, its sockets, a connection, the dispatcher, what this
-//! shard answers by itself, its neighbours' requests, and the outbox that answers leave by.
+//! Where clients come in, along a request's way: the listener, its sockets, a connection, the room for what comes in, the
+//! dispatcher, what this shard answers by itself, its neighbours' requests, and the outbox that answers leave by.
 
 pub mod listener;
 pub mod socket;
 pub mod connection;
+pub mod room;
 pub mod dispatch;
 pub mod local;
 pub mod neighbors;

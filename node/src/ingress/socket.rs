@@ -74,7 +74,6 @@ impl Reader {
         poll_fn(|cx| {
             let mut scratch = self.scratch.borrow_mut();
             let read = ready!(Pin::new(&mut self.inner).poll_read(cx, &mut scratch))?;
-            decoder.space();
             decoder.feed(&scratch[..read]);
             std::task::Poll::Ready(Ok(read))
         })

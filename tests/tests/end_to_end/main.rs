@@ -20,6 +20,7 @@ mod flush;
 mod cursor_file;
 mod wrong_requests;
 mod wrong_frames;
+mod memory;
 mod unfit_machine;
 mod full_disk;
 mod stopping;
