@@ -81,6 +81,14 @@ impl Target {
     }
 }
 
+async fn greeted(node: &TestNode, count: usize) -> Vec<RawConnection> {
+    let mut connections = Vec::new();
+    for _ in 0..count {
+        connections.push(RawConnection::greeted(node.listen()).await);
+    }
+    connections
+}
+
 /// Whether the next answer is a yes; any no but `BUSY` is a failure.
 async fn accepted(connection: &mut RawConnection, correlation: Option<u64>) -> bool {
     let frame = connection.frame(SOON).await.expect("the connection stays");
@@ -116,25 +124,31 @@ struct Halves {
 }
 
 impl Halves {
-    async fn send(node: &TestNode, target: &Target, batch: &[u8], count: usize) -> Halves {
+    async fn send(connections: Vec<RawConnection>, target: &Target, batch: &[u8]) -> Halves {
         let frame = target.frame(7, batch);
         let mut sent = Vec::new();
-        for _ in 0..count {
-            let mut connection = RawConnection::greeted(node.listen()).await;
+        for mut connection in connections {
             connection.send(&frame[..frame.len() / 2]).await;
             sent.push(connection);
         }
-        let (mut kept, mut refused) = (Vec::new(), Vec::new());
-        for mut connection in sent {
-            match connection.frame_within(Duration::from_millis(500)).await {
-                None => kept.push(connection),
-                Some(answer) => {
-                    assert_eq!(answer.header.kind, FrameKind::Refusal);
-                    assert_eq!(answer.header.correlation, 7, "it names the request");
-                    let refusal: Refusal = decode_meta(&answer.meta).expect("a refusal that can be read");
-                    assert_eq!(refusal.code, ErrorCode::Busy, "{refusal:?}");
-                    refused.push(connection);
-                }
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        let (mut kept, mut refused) = (sent, Vec::new());
+        for _ in 0..20 {
+            let mut silent = Vec::new();
+            for mut connection in kept {
+                let Some(answer) = connection.frame_within(Duration::from_millis(5)).await else {
+                    silent.push(connection);
+                    continue;
+                };
+                assert_eq!(answer.header.kind, FrameKind::Refusal);
+                assert_eq!(answer.header.correlation, 7, "it names the request");
+                let refusal: Refusal = decode_meta(&answer.meta).expect("a refusal that can be read");
+                assert_eq!(refusal.code, ErrorCode::Busy, "{refusal:?}");
+                refused.push(connection);
+            }
+            kept = silent;
+            if kept.len() <= HELD {
+                break;
             }
         }
         Halves { frame, kept, refused }
@@ -283,6 +297,7 @@ async fn a_node_over_all_its_bounds_refuses_by_name_and_keeps_to_them() {
     let heavy = Target::create(&client, "heavy").await;
     let witness = Witness::start(&node).await;
     let before = node.resident_bytes();
+    let half = greeted(&node, HALVES).await;
     // All of it at once.
     let stop = Arc::new(AtomicBool::new(false));
     let mut floods = Vec::new();
@@ -301,7 +316,7 @@ async fn a_node_over_all_its_bounds_refuses_by_name_and_keeps_to_them() {
     }
     let (mut growth, began) = (0, Instant::now());
     let look = |growth: &mut u64| *growth = (*growth).max(node.resident_bytes().saturating_sub(before));
-    let halves = Halves::send(&node, &heavy, &large, HALVES).await;
+    let halves = Halves::send(half, &heavy, &large).await;
     look(&mut growth);
     while began.elapsed() < PRESSURE {
         look(&mut growth);
@@ -345,7 +360,7 @@ async fn a_node_over_all_its_bounds_refuses_by_name_and_keeps_to_them() {
     parent.holds(&acknowledged);
 
     // What was held is given back: as many frames have room as at first.
-    let again = Halves::send(&node, &heavy, &large, HELD).await;
+    let again = Halves::send(greeted(&node, HELD).await, &heavy, &large).await;
     assert_eq!(again.refused.len(), 0, "all room came back");
     assert_eq!(again.finish(&heavy, &large).await, HELD as u64);
 
