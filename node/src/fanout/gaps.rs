@@ -369,7 +369,9 @@ mod tests {
         let mut count = Count::new(rekey(buckets.len() as u32), doomed, ledger.through);
         for run in runs {
             let end = BatchHeader::decode(run).expect("sound").end_offset();
-            count.slab(&[run.clone()], end, filter.as_ref()).expect("sound");
+            count
+                .slab(std::slice::from_ref(run), end, filter.as_ref())
+                .expect("sound");
         }
         count.slab(&[], Offset(to), filter.as_ref()).expect("sound");
         let counted = count.finish();
