@@ -73,6 +73,8 @@ impl Keeper {
                 Ok(Ok(ClockOrder::Stop(answer))) => {
                     let stored = self.step(&disk, Event::Stop).await;
                     let _asker_gone = answer.send(stored.map_err(|error| chain(&error)));
+                    // What came in meanwhile would wait for ever: its answer goes with it.
+                    self.orders.drain().for_each(drop);
                     return;
                 }
                 Ok(Err(_)) => return,

@@ -12,7 +12,7 @@ use tailwater_wire::message::{FetchRequest, ProduceRequest, Reply, Request, Welc
 
 use crate::clock::service as clock_service;
 use crate::control::request::ControlRequest;
-use crate::fanout::status::join_links;
+use crate::fanout::status::{join_details, join_links};
 use crate::ingress::in_flight::{Connection, InFlight};
 use crate::ingress::local::Local;
 use crate::partition::fetch;
@@ -337,6 +337,9 @@ fn client_reply(reply: ShardReply) -> Result<(Reply, Bytes), Refusal> {
 fn join(whole: Reply, part: Reply) -> Result<Reply, Refusal> {
     match (whole, part) {
         (Reply::Links(links), Reply::Links(more)) => Ok(Reply::Links(join_links(links, more))),
+        (Reply::LinkDetail(whole), Reply::LinkDetail(part)) => {
+            Ok(Reply::LinkDetail(join_details(whole, part)))
+        }
         (Reply::Partitions(mut all), Reply::Partitions(more)) => {
             all.extend(more);
             all.sort_by(|a, b| (&a.topic, a.partition).cmp(&(&b.topic, b.partition)));

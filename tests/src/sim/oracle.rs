@@ -99,8 +99,8 @@ impl World {
             }
             let lost: Vec<Offset> = expected.keys().filter(|at| !seen.contains(at)).copied().collect();
             self.audit_notices(
-                (&name, child.partition),
-                (link, partition),
+                (&name, link),
+                (partition, child.partition),
                 &batches,
                 &lost,
                 wrong,
@@ -206,8 +206,8 @@ impl World {
     /// each notice counts those in its range. What was gone before anybody could count it is counted offset by offset.
     fn audit_notices(
         &self,
-        (name, bucket): (&str, PartitionId),
-        (link, partition): (&Link, u32),
+        (name, link): (&str, &Link),
+        (partition, bucket): (u32, PartitionId),
         batches: &[&Appended],
         lost: &[Offset],
         wrong: &mut Vec<String>,

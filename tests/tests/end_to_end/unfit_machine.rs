@@ -73,7 +73,7 @@ async fn a_listener_or_a_setting_that_cannot_be_is_named() {
     check(&second.start_refused().await, &[&taken, "in use"]);
     for (config, words) in [
         ("lisen = '127.0.0.1:1'", &["lisen"][..]),
-        ("shards = 2", &["shards", "one shard"]),
+        ("shards = 0", &["shards", "1 to 256"]),
         (
             "[log]\nsegment_bytes_first = 5000",
             &["segment_bytes_first", "4096"],
@@ -95,8 +95,8 @@ async fn a_listener_or_a_setting_that_cannot_be_is_named() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn too_little_locked_memory_is_named() {
     let _shared = share_machine().await;
-    let mut node = TestNode::prepare(None, "").through(&["prlimit", "--memlock=65536:65536", "--"]);
-    check(&node.start_refused().await, &["RLIMIT_MEMLOCK", "524288"]);
+    let mut node = TestNode::prepare(None, "shards = 3").through(&["prlimit", "--memlock=65536:65536", "--"]);
+    check(&node.start_refused().await, &["RLIMIT_MEMLOCK", "1572864"]);
     // What is enough is used.
     let mut node = TestNode::prepare(None, "").through(&["prlimit", "--memlock=4194304:4194304", "--"]);
     node.restart().await;

@@ -16,7 +16,6 @@ use tokio::time::{Instant, sleep_until, timeout};
 
 use crate::client::config::ClientConfig;
 use crate::client::error::ClientError;
-use crate::client::pool::Observer;
 use crate::decoder::FrameDecoder;
 use crate::message::{Reply, Request, Welcome};
 use crate::session::action::{Action, Event, Failure, NodeName, Outcome, SessionConfig, Submission, Ticket};
@@ -28,6 +27,14 @@ const COMMANDS_MAX: usize = 64;
 const WRITE_SLICES: usize = 64;
 /// When a driver wakes that has nothing to wait for, after its start.
 const IDLE: Duration = Duration::from_secs(365 * 24 * 3_600);
+
+/// Who is told what becomes of a connection.
+pub(crate) trait Observer: Send + Sync {
+    /// It was welcomed.
+    fn up(&self, welcome: &Welcome);
+    /// It cannot be had.
+    fn down(&self);
+}
 
 /// Where an outcome goes.
 #[derive(Debug)]
@@ -62,14 +69,13 @@ pub(crate) struct Connection {
     /// Whether there is another way: see [`SessionConfig::beside`].
     is_beside: bool,
     commands: mpsc::Sender<Command>,
-    observer: Observer,
 }
 
 impl Connection {
     /// Connects and greets; fails if the first attempt does.
     pub(crate) async fn open(
         config: &ClientConfig,
-        observer: Observer,
+        observer: Arc<dyn Observer>,
     ) -> Result<(Connection, Welcome), ClientError> {
         let (first, greeted) = oneshot::channel();
         let connection =
@@ -86,7 +92,7 @@ impl Connection {
         config: &ClientConfig,
         server: String,
         node: NodeName,
-        observer: Observer,
+        observer: Arc<dyn Observer>,
     ) -> Connection {
         Connection::spawn(config, server.into(), Some(node), observer, None)
     }
@@ -95,7 +101,7 @@ impl Connection {
         config: &ClientConfig,
         server: Arc<str>,
         beside: Option<NodeName>,
-        observer: Observer,
+        observer: Arc<dyn Observer>,
         first: Option<oneshot::Sender<Result<Welcome, Failure>>>,
     ) -> Connection {
         let is_beside = beside.is_some();
@@ -115,14 +121,13 @@ impl Connection {
             next_ticket: 1,
             io: Io::Closed,
             first,
-            observer: observer.clone(),
+            observer,
         };
         tokio::spawn(driver.run());
         Connection {
             server,
             is_beside,
             commands,
-            observer,
         }
     }
 
@@ -133,10 +138,6 @@ impl Connection {
     /// Whether its requests can go over the first connection as well.
     pub(crate) fn is_beside(&self) -> bool {
         self.is_beside
-    }
-
-    pub(crate) fn observer(&self) -> &Observer {
-        &self.observer
     }
 
     pub(crate) fn is_same(&self, other: &Connection) -> bool {
@@ -217,7 +218,7 @@ struct Driver {
     io: Io,
     /// Who waits for the first handshake.
     first: Option<oneshot::Sender<Result<Welcome, Failure>>>,
-    observer: Observer,
+    observer: Arc<dyn Observer>,
 }
 
 /// The socket, as far as there is one.

@@ -10,7 +10,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use crate::client::config::ClientConfig;
-use crate::client::connection::Connection;
+use crate::client::connection::{Connection, Observer};
 use crate::client::error::ClientError;
 use crate::ids::{Incarnation, PartitionId};
 use crate::message::{Hello, Reply, Request, Welcome};
@@ -24,6 +24,8 @@ const REFRESH_PAUSE: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub(crate) struct Pool {
     config: ClientConfig,
+    /// Itself, for the reports of its connections.
+    own: Weak<Pool>,
     started: Instant,
     first: OnceLock<Connection>,
     state: Mutex<State>,
@@ -41,8 +43,8 @@ struct State {
 }
 
 /// How a connection tells the pool what becomes of it.
-#[derive(Debug, Clone)]
-pub(crate) struct Observer {
+#[derive(Debug)]
+struct Report {
     pool: Weak<Pool>,
     place: Place,
 }
@@ -56,17 +58,15 @@ enum Place {
 impl Pool {
     /// Connects and greets; fails if the first attempt does.
     pub(crate) async fn open(config: ClientConfig) -> Result<(Arc<Pool>, Welcome), ClientError> {
-        let pool = Arc::new(Pool {
+        let pool = Arc::new_cyclic(|own| Pool {
             config,
+            own: own.clone(),
             started: Instant::now(),
             first: OnceLock::new(),
             state: Mutex::default(),
             changes: watch::channel(0).0,
         });
-        let observer = Observer {
-            pool: Arc::downgrade(&pool),
-            place: Place::First,
-        };
+        let observer = pool.report(Place::First);
         let (connection, welcome) = Connection::open(&pool.config, observer).await?;
         pool.first.get_or_init(|| connection);
         Ok((pool, welcome))
@@ -104,11 +104,7 @@ impl Pool {
     fn begin(&self, state: &mut State, port: u16) {
         state.attempts += 1;
         let attempt = state.attempts;
-        let first = self.first();
-        let observer = Observer {
-            pool: first.observer().pool.clone(),
-            place: Place::Straight { port, attempt },
-        };
+        let observer = self.report(Place::Straight { port, attempt });
         let host = self.config.server.rsplit_once(':').map_or("", |(host, _)| host);
         let (node, cluster) = state.routes.node();
         let node = NodeName {
@@ -117,6 +113,11 @@ impl Pool {
         };
         let connection = Connection::beside(&self.config, format!("{host}:{port}"), node, observer);
         state.straight.insert(port, (attempt, connection));
+    }
+
+    fn report(&self, place: Place) -> Arc<dyn Observer> {
+        let pool = self.own.clone();
+        Arc::new(Report { pool, place })
     }
 
     /// Wakes whenever another way may be the right one.
@@ -183,9 +184,8 @@ impl State {
     }
 }
 
-impl Observer {
-    /// The connection was welcomed.
-    pub(crate) fn up(&self, welcome: &Welcome) {
+impl Observer for Report {
+    fn up(&self, welcome: &Welcome) {
         let Some(pool) = self.pool.upgrade() else {
             return;
         };
@@ -199,8 +199,8 @@ impl Observer {
         });
     }
 
-    /// The connection cannot be had. The first one tries again by itself; any other is given up for now.
-    pub(crate) fn down(&self) {
+    /// The first one tries again by itself; any other is given up for now.
+    fn down(&self) {
         let (Some(pool), Place::Straight { port, attempt }) = (self.pool.upgrade(), self.place) else {
             return;
         };

@@ -89,7 +89,8 @@ impl Cursor {
 
     fn level_at(&self) -> Option<CommitTime> {
         self.front?;
-        let adaptive = self.config.linger_millis.is_none();
+        // What a delay has held back is due: it has gathered long enough.
+        let adaptive = self.config.linger_millis.is_none() && self.config.delay.is_none();
         self.level.read_at(self.census.level, adaptive)
     }
 
