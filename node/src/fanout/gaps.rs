@@ -298,7 +298,10 @@ pub fn first_ledger(from: Offset, log_start: Offset) -> Gaps {
 pub fn lost(ledger: &Gaps, rekey: &Rekey, bucket: PartitionId, from: Offset, to: Offset) -> Lost {
     let known = ledger.since.clamp(from, to);
     let mut lost = ledger.lost(bucket, known, to);
-    lost.records += unreadable(rekey, bucket, from, known);
+    if from < known {
+        lost.records += unreadable(rekey, bucket, from, known);
+        lost.from = Some(from);
+    }
     lost
 }
 
