@@ -49,7 +49,7 @@ pub struct ShardSetup {
     pub listener: std::net::TcpListener,
     /// The owner's clock, which all shards share.
     pub clock: SystemClock,
-    /// Who keeps it; with one shard alone.
+    /// Who keeps it; shard 0 alone has one.
     pub keeper: Option<Keeper>,
     /// Failed flushes on the data directory's device, counted by all shards together.
     pub failed_flushes: FailedFlushes,

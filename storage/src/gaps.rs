@@ -39,6 +39,9 @@ pub struct Lost {
     pub records: u64,
     /// Records that the filter held back.
     pub filtered: u64,
+    /// Where the loss begins; what lies before was passed by a cursor that is no more, and held nothing for the child
+    /// partition but what the filter holds back.
+    pub from: Option<Offset>,
     /// A gap lay on both sides of the place that was asked for, and was counted whole: the sum is an upper bound.
     pub at_most: bool,
 }
@@ -90,6 +93,7 @@ impl Gaps {
         let mut lost = Lost::default();
         let mine = self.gaps.iter().filter(|gap| gap.bucket == bucket);
         for gap in mine.filter(|gap| gap.to > from && gap.from < to) {
+            lost.from.get_or_insert(gap.from.max(from));
             let inside = gap.to.min(to).since(gap.from.max(from));
             let length = gap.to.since(gap.from);
             if inside < length && gap.records == length {

@@ -1,5 +1,6 @@
 //! The engine at its full size, with figures: each test prints what it measured and holds it against its bound. They judge
 //! by time and want the machine for themselves, so they run by hand (docs/testing.md has the command).
+#![allow(clippy::print_stdout)] // by hand: the figures are what it is run for
 
 use std::time::{Duration, Instant};
 

@@ -2,15 +2,15 @@
 //! positions stored, the oldest first, at most 50 a second (SPEC.md F5, F8).
 
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tailwater_wire::code::{ErrorCode, Refusal};
 use tailwater_wire::ids::{CommitTime, Epoch, Incarnation, Offset, PartitionId, TopicName};
-use tailwater_wire::message::{CursorStatus, LinkStatus};
-use tailwater_wire::meta::{AttachFrom, MetaSnapshot};
+use tailwater_wire::message::{CursorStatus, LinkDetail, LinkStatus};
+use tailwater_wire::meta::{AttachFrom, Link, MetaSnapshot};
 
 use crate::clock::system::elapsed_since_boot;
 use crate::config::FanoutConfig;
@@ -283,11 +283,72 @@ impl Cursors {
             .all_links()
             .filter(|link| parent.is_none_or(|name| link.parent == *name));
         wanted
-            .map(|link| LinkStatus {
-                link: link.clone(),
-                cursors: by_link.remove(&(&link.parent, &link.child)).unwrap_or_default(),
+            .map(|link| {
+                let mut cursors = by_link.remove(&(&link.parent, &link.child)).unwrap_or_default();
+                self.add_unstarted(&snapshot, link, &mut cursors);
+                LinkStatus {
+                    link: link.clone(),
+                    cursors,
+                }
             })
             .collect()
+    }
+
+    /// A cursor that should run here and does not yet has copied nothing that anybody could vouch for: it is shown at its
+    /// attach point, with all that lies above as its lag, never as a link without any.
+    fn add_unstarted(&self, snapshot: &MetaSnapshot, link: &Link, cursors: &mut Vec<CursorStatus>) {
+        let parent = snapshot.topic(&link.parent);
+        let Some(parent) = parent.filter(|topic| topic.incarnation == link.parent_incarnation) else {
+            return;
+        };
+        let (partitions, incarnation) = (&self.shared.partitions, link.parent_incarnation);
+        let mine = (0..parent.spec.partitions)
+            .map(PartitionId)
+            .filter(|id| partitions.placement().is_mine(incarnation, *id));
+        let running: BTreeSet<PartitionId> = cursors.iter().map(|cursor| cursor.partition).collect();
+        for partition in mine.filter(|id| !running.contains(id)) {
+            let found = partitions.find(&link.parent, Some(incarnation), partition);
+            let (high_water_mark, why) = match found {
+                Ok(found) => (found.log.high_water_mark(), "starting".to_owned()),
+                Err(refusal) => (Offset::ZERO, format!("parent: {}", refusal.code.name())),
+            };
+            let position = link.attach_offset(partition.0);
+            cursors.push(CursorStatus {
+                partition,
+                epoch: link.epoch,
+                position,
+                parent_high_water_mark: high_water_mark.max(position),
+                due_lag_millis: 0,
+                next_due: None,
+                committed: 0,
+                filtered: 0,
+                dropped: 0,
+                duplicates: 0,
+                stalled: Some(why),
+            });
+        }
+        cursors.sort_by_key(|cursor| cursor.partition);
+    }
+
+    /// One link in detail, as far as its cursors run on this shard.
+    #[must_use]
+    pub fn link_detail(&self, parent: &TopicName, child: &TopicName) -> Option<LinkDetail> {
+        let of_parent = self.link_status(Some(parent));
+        let status = of_parent.into_iter().find(|status| status.link.child == *child)?;
+        let running = self.running.borrow();
+        let of = |cursor: &CursorStatus| {
+            let key = CursorKey {
+                parent: parent.clone(),
+                partition: cursor.partition,
+                child: child.clone(),
+            };
+            running
+                .get(&key)
+                .map(|entry| entry.runner.buckets())
+                .unwrap_or_default()
+        };
+        let buckets = status.cursors.iter().map(of).collect();
+        Some(LinkDetail { status, buckets })
     }
 }
 

@@ -298,7 +298,10 @@ pub fn first_ledger(from: Offset, log_start: Offset) -> Gaps {
 pub fn lost(ledger: &Gaps, rekey: &Rekey, bucket: PartitionId, from: Offset, to: Offset) -> Lost {
     let known = ledger.since.clamp(from, to);
     let mut lost = ledger.lost(bucket, known, to);
-    lost.records += unreadable(rekey, bucket, from, known);
+    if from < known {
+        lost.records += unreadable(rekey, bucket, from, known);
+        lost.from = Some(from);
+    }
     lost
 }
 
@@ -369,7 +372,9 @@ mod tests {
         let mut count = Count::new(rekey(buckets.len() as u32), doomed, ledger.through);
         for run in runs {
             let end = BatchHeader::decode(run).expect("sound").end_offset();
-            count.slab(&[run.clone()], end, filter.as_ref()).expect("sound");
+            count
+                .slab(std::slice::from_ref(run), end, filter.as_ref())
+                .expect("sound");
         }
         count.slab(&[], Offset(to), filter.as_ref()).expect("sound");
         let counted = count.finish();

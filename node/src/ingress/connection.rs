@@ -15,7 +15,7 @@ use tailwater_wire::message::Request;
 use crate::clock::system::elapsed_since_boot;
 use crate::ingress::dispatch::Dispatch;
 use crate::ingress::in_flight::Connection;
-use crate::ingress::room::{Room, UNCOUNTED_BYTES_MAX};
+use crate::ingress::room::{Room, UNCOUNTED_BYTES_MAX, no_room};
 use crate::ingress::socket::{Reader, Writer};
 
 /// A frame that has begun must end within this time and what its bytes earn; the first one must begin within it.
@@ -143,11 +143,6 @@ fn admit(announced: &Announced, connection: &Connection) -> Result<(), End> {
 
 fn not_greeted() -> End {
     End::Refused(Refusal::new(ErrorCode::BadFrame, "the first request is a Hello"))
-}
-
-fn no_room() -> Refusal {
-    let what = "the node receives as many large requests as it has memory for (receive_bytes_max)";
-    Refusal::new(ErrorCode::Busy, what)
 }
 
 /// How fast a frame comes in. One that trickles must not hold its connection for ever.

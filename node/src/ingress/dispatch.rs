@@ -13,10 +13,10 @@ use tailwater_wire::message::{FetchRequest, ProduceRequest, Reply, Request, Welc
 use crate::budget::Budget;
 use crate::clock::service as clock_service;
 use crate::control::request::ControlRequest;
-use crate::fanout::status::join_links;
+use crate::fanout::status::{join_details, join_links};
 use crate::ingress::in_flight::{Connection, InFlight};
 use crate::ingress::local::Local;
-use crate::ingress::room::Room;
+use crate::ingress::room::{Room, no_room};
 use crate::partition::fetch;
 use crate::partition::owner::Partitions;
 use crate::router::mesh::Mesh;
@@ -153,9 +153,12 @@ impl Dispatch {
         place: InFlight,
         correlation: u64,
         request: ProduceRequest,
-        (payload, room): (Bytes, Room),
+        (payload, mut room): (Bytes, Room),
     ) {
         if let Some(owner) = self.other_owner(&request.topic, request.partition) {
+            if !room.make_to_leave(&self.receiving, payload.len()) {
+                return self.refuse(&connection, correlation, &no_room());
+            }
             let request = Request::Produce(request);
             return match self.mesh.ask(owner, ShardRequest::Client { request, payload }) {
                 Err(busy) => self.answer(&connection, correlation, Err(busy)),
@@ -367,6 +370,9 @@ fn client_reply(reply: ShardReply) -> Result<(Reply, Bytes), Refusal> {
 fn join(whole: Reply, part: Reply) -> Result<Reply, Refusal> {
     match (whole, part) {
         (Reply::Links(links), Reply::Links(more)) => Ok(Reply::Links(join_links(links, more))),
+        (Reply::LinkDetail(whole), Reply::LinkDetail(part)) => {
+            Ok(Reply::LinkDetail(join_details(whole, part)))
+        }
         (Reply::Partitions(mut all), Reply::Partitions(more)) => {
             all.extend(more);
             all.sort_by(|a, b| (&a.topic, a.partition).cmp(&(&b.topic, b.partition)));

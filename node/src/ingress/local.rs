@@ -10,7 +10,7 @@ use bytes::{Bytes, BytesMut};
 use tailwater_wire::code::{ErrorCode, Refusal};
 use tailwater_wire::ids::TopicName;
 use tailwater_wire::message::{
-    FetchRequest, FindOffset, OpenProducer, PartitionStatus, ProduceRequest, Reply, Request,
+    DetachRequest, FetchRequest, FindOffset, OpenProducer, PartitionStatus, ProduceRequest, Reply, Request,
 };
 
 use crate::budget::Budget;
@@ -187,6 +187,13 @@ impl Local {
         match request {
             Request::ListLinks(parent) => Ok(Reply::Links(self.cursors.link_status(parent.as_ref()))),
             Request::ListPartitions(topic) => Ok(Reply::Partitions(self.partition_status(topic.as_ref()))),
+            Request::DescribeLink(DetachRequest { parent, child }) => {
+                let detail = self.cursors.link_detail(parent, child);
+                detail.map(Reply::LinkDetail).ok_or_else(|| {
+                    let what = format!("`{child}` is not attached to `{parent}`");
+                    Refusal::new(ErrorCode::UnknownLink, what)
+                })
+            }
             _ => Err(Refusal::new(
                 ErrorCode::Internal,
                 "not a request that shards answer in parts",

@@ -2,6 +2,7 @@
 
 use std::rc::Rc;
 
+use tailwater_wire::code::{ErrorCode, Refusal};
 use tailwater_wire::decoder::Announced;
 
 use crate::budget::{Budget, Charge};
@@ -31,6 +32,22 @@ impl Room {
         }
         room
     }
+
+    /// As [`Room::make`], for a payload of any size that leaves for another shard: many of them may wait for their turn.
+    #[must_use]
+    pub fn make_to_leave(&mut self, budget: &Rc<Budget>, payload_len: usize) -> bool {
+        if self.payload.is_none() {
+            self.payload = budget.try_take(payload_len);
+        }
+        self.payload.is_some()
+    }
+}
+
+/// Why a request is refused that has no room.
+#[must_use]
+pub fn no_room() -> Refusal {
+    let what = "the node receives as many large requests as it has memory for (receive_bytes_max)";
+    Refusal::new(ErrorCode::Busy, what)
 }
 
 fn take(charge: &mut Option<Charge>, budget: &Rc<Budget>, bytes: usize) -> bool {
@@ -79,7 +96,14 @@ mod tests {
             other.make(&budget, &announced(10, 10, true)),
             "small ones always have it"
         );
-        drop(room);
+        assert!(other.make_to_leave(&budget, 1_000) && other.make_to_leave(&budget, 1_000));
+        assert_eq!(
+            budget.used_bytes(),
+            571_000,
+            "on its way to another shard it is counted"
+        );
+        assert!(!Room::default().make_to_leave(&budget, 1 << 20));
+        drop((room, other));
         assert_eq!(budget.used_bytes(), 0);
     }
 }

@@ -98,7 +98,13 @@ impl World {
                 }
             }
             let lost: Vec<Offset> = expected.keys().filter(|at| !seen.contains(at)).copied().collect();
-            self.audit_notices(&name, link, partition, child.partition, &batches, &lost, wrong);
+            self.audit_notices(
+                (&name, link),
+                (partition, child.partition),
+                &batches,
+                &lost,
+                wrong,
+            );
             self.audit_times(&name, partition, &batches, wrong);
         }
         found
@@ -200,10 +206,8 @@ impl World {
     /// each notice counts those in its range. What was gone before anybody could count it is counted offset by offset.
     fn audit_notices(
         &self,
-        name: &str,
-        link: &Link,
-        partition: u32,
-        bucket: PartitionId,
+        (name, link): (&str, &Link),
+        (partition, bucket): (u32, PartitionId),
         batches: &[&Appended],
         lost: &[Offset],
         wrong: &mut Vec<String>,

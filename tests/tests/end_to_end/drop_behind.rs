@@ -78,8 +78,12 @@ async fn delivered_and_dropped_add_up_to_what_was_produced_in_every_child_partit
         "a child that keeps up loses nothing"
     );
 
-    let verified = cli.verify("ticks", "later").await;
-    assert_eq!(number(&verified, "dropped"), dropped, "{verified}");
+    let verified = cli.json("link verify ticks later").await;
+    assert_eq!(
+        (number(&verified, "dropped"), &verified["ok"]),
+        (dropped, &true.into()),
+        "{verified}"
+    );
     let row = &cli.json("link list ticks").await;
     assert!(row.to_string().contains("dropped"), "{row}");
 }

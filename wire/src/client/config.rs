@@ -21,7 +21,7 @@ pub struct ClientConfig {
 }
 
 impl ClientConfig {
-    /// The defaults: no token, 10 s for a request, 5 s to connect.
+    /// The defaults: no token, 35 s for a request, 5 s to connect.
     pub fn new(server: impl Into<String>) -> ClientConfig {
         ClientConfig {
             server: server.into(),

@@ -114,6 +114,7 @@ impl Cursor {
             parent: self.config.origin.partition,
         };
         let lost = gaps::lost(&self.gaps, &rekey, partition, from, to);
+        let from = lost.from.unwrap_or(from);
         let dropped = Dropped {
             from,
             to,
