@@ -1,7 +1,7 @@
 //! The only file of the node that reads a clock: the owner's clock, for commit times and delay gates, and the time that
 //! something takes.
 //!
-//! The owner's clock is one for the process. What it says is decided by [`OwnerClock`](super::owner_clock::OwnerClock), at
+//! The owner's clock is one for the process. What it says is decided by [`OwnerClock`], at
 //! the hands of the [`keeper`](super::keeper); shards read the course that was decided, which costs them one reading of
 //! CLOCK_BOOTTIME and no lock.
 

@@ -102,7 +102,7 @@ pub async fn open_origin_here(
     flushed_watermark(&partition, child.origin).await
 }
 
-/// As [`commit`], at the owner.
+/// As [`commit()`], at the owner.
 pub async fn commit_here(shared: &Shared, child: &Child, batch: Bytes) -> CommitReply {
     let partition = match find(shared, child).await {
         Ok(partition) => partition,
