@@ -28,6 +28,7 @@ const GUARDED: &[(&str, &[&str])] = &[
             "node/src/partition/fetch.rs",
             "node/src/fanout/accounting.rs",
             "node/src/fanout/runner.rs",
+            "node/src/fanout/perform.rs",
             "node/src/fanout/cursors.rs",
             "node/src/fanout/starting.rs",
             "node/src/fanout/sweeper.rs",

@@ -17,6 +17,7 @@ pub mod probe;
 pub mod cursors;
 pub mod starting;
 pub mod runner;
+pub mod perform;
 pub mod unsaved;
 pub mod committer;
 pub mod status;

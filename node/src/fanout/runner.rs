@@ -1,7 +1,6 @@
-//! Runs one cursor: performs its actions, and brings it what happened. Holds no policy.
+//! Runs one cursor: hands its actions on to `perform`, and brings it what happened. Holds no policy.
 //!
-//! Lives on the core that owns the parent partition. Every action that waits is a task of its own, which ends by
-//! putting one event into the queue; the runner's task alone steps the cursor.
+//! Lives on the core that owns the parent partition. The runner's task alone steps the cursor.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -10,39 +9,29 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use futures_lite::future::or;
 
 use tailwater_storage::cursor_file;
-use tailwater_storage::dedup::verdict::OriginMark;
-use tailwater_storage::error::ReadError;
 use tailwater_storage::layout::CursorPath;
 use tailwater_storage::proof::Persist;
-use tailwater_storage::slab::ReadLimits;
 use tailwater_wire::code::ErrorCode;
-use tailwater_wire::ids::{CommitTime, Delay, Epoch, Offset, PartitionId, TopicName};
+use tailwater_wire::ids::{CommitTime, Delay, Epoch, Offset, TopicName};
 use tailwater_wire::message::{BucketStatus, CursorStatus};
 
 use crate::budget::Budget;
 use crate::fanout::batch::Cutter;
-use crate::fanout::committer::{self, Committed};
-use crate::fanout::cursor::message::{Action, EpochVerdict, Event, ParentVerdict, RequestId, Slab};
+use crate::fanout::cursor::message::{Action, Event, Slab};
 use crate::fanout::cursor::state::{Cursor, CursorConfig};
 use crate::fanout::filter::Filter;
 use crate::fanout::gaps::Doomed;
-use crate::fanout::ledger;
 use crate::fanout::probe::{self, Probe};
 use crate::fanout::shared::Shared;
 use crate::fanout::unsaved::Unsaved;
 use crate::partition::owner::Partition;
-use crate::partition::refusal;
-use crate::router::message::Child;
 use crate::signal::Signal;
 use crate::telemetry::meter::Meter;
 
 /// Cursor files that are replaced at the same time: enough that replacements in one directory share its flush.
 const STORE_AT_ONCE: usize = 64;
-/// How long a wait that ended for nothing is left alone: the parent is closed, or takes no more records.
-const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
 /// What the cursors of a shard share for storing their positions.
 pub struct Positions {
@@ -63,19 +52,19 @@ impl Default for Positions {
 
 /// A cursor that runs, as the reconciler holds it.
 pub struct Runner {
-    shared: Rc<Shared>,
-    parent: Rc<Partition>,
-    child: TopicName,
-    index: u64,
-    file: CursorPath,
+    pub(super) shared: Rc<Shared>,
+    pub(super) parent: Rc<Partition>,
+    pub(super) child: TopicName,
+    pub(super) index: u64,
+    pub(super) file: CursorPath,
     filter: Option<Filter>,
     cutter: RefCell<Cutter>,
-    cursor: RefCell<Cursor>,
+    pub(super) cursor: RefCell<Cursor>,
     arrivals: RefCell<VecDeque<Arrival>>,
-    arrived: Signal,
-    ended: Cell<bool>,
+    pub(super) arrived: Signal,
+    pub(super) ended: Cell<bool>,
     /// Set when the cursor has ended.
-    end: Signal,
+    pub(super) end: Signal,
     counted: RefCell<Probe>,
     positions: Rc<Positions>,
     /// Whether it is among the unsaved.
@@ -88,7 +77,7 @@ pub struct Runner {
 }
 
 /// What comes in: a plain event, or a slab that is cut only when the cursor says how.
-enum Arrival {
+pub(super) enum Arrival {
     Event(Event),
     Slab { slab: Slab, runs: Vec<Bytes> },
 }
@@ -199,7 +188,7 @@ impl Runner {
     }
 
     /// Does work of this cursor's, and counts what it costs.
-    async fn measured<T>(&self, work: impl Future<Output = T>) -> T {
+    pub(super) async fn measured<T>(&self, work: impl Future<Output = T>) -> T {
         let shard = &self.shared.partitions.counters().fanout_busy_ns;
         self.meter.measure(shard, work).await
     }
@@ -251,229 +240,12 @@ impl Runner {
         }
     }
 
-    fn push(&self, arrival: Arrival) {
+    pub(super) fn push(&self, arrival: Arrival) {
         self.arrivals.borrow_mut().push_back(arrival);
         self.arrived.notify();
     }
 
-    fn perform(self: &Rc<Runner>, action: Action) {
-        match action {
-            Action::OpenOrigin { request, bucket } => {
-                self.spawn(|this| async move { this.open_origin(request, bucket).await })
-            }
-            Action::VerifyParent {
-                request,
-                bucket,
-                offset,
-                mark,
-            } => self.spawn(|this| async move { this.verify_parent(request, bucket, offset, mark).await }),
-            Action::Read {
-                request,
-                from,
-                committed_at_max,
-                records_max,
-                bytes_max,
-                wait_millis,
-            } => {
-                let limits = ReadLimits {
-                    records_max,
-                    bytes_max,
-                    committed_at_max,
-                    flushed_only: true,
-                };
-                self.spawn(
-                    move |this| async move { this.read(request, from, limits, wait_millis > 0).await },
-                );
-            }
-            Action::Commit {
-                request,
-                bucket,
-                batch,
-            } => self.spawn(move |this| async move {
-                let outcome = committer::commit(&this.shared, this.child_of(bucket), batch).await;
-                Arrival::Event(match outcome {
-                    Committed::Acked { receipt, duplicate } => Event::Acked {
-                        request,
-                        bucket,
-                        receipt,
-                        duplicate,
-                    },
-                    Committed::Expected(watermark) => Event::Expected {
-                        request,
-                        bucket,
-                        watermark,
-                    },
-                    Committed::Failed(code) => Event::Failed {
-                        request,
-                        bucket,
-                        code,
-                    },
-                })
-            }),
-            Action::Persist(persist) => self.spawn(move |this| async move { this.persist(persist).await }),
-            Action::ConfirmEpoch => self.spawn(|this| async move { this.confirm_epoch().await }),
-            Action::Stall { bucket, reason } => {
-                let (topic, partition, child) = (&self.parent.topic, self.parent.id.0, &self.child);
-                let bucket = bucket.map(|bucket| bucket.0);
-                tracing::warn!(%topic, partition, %child, bucket, %reason, "a cursor stalls");
-            }
-            Action::Unstall { bucket } => {
-                let (topic, partition, child) = (&self.parent.topic, self.parent.id.0, &self.child);
-                let bucket = bucket.map(|bucket| bucket.0);
-                tracing::info!(%topic, partition, %child, bucket, "a cursor goes on");
-            }
-            Action::Dropped {
-                bucket,
-                from,
-                to,
-                records,
-                at_most,
-            } => {
-                let (topic, partition, child) = (&self.parent.topic, self.parent.id.0, &self.child);
-                let (bucket, from, to) = (bucket.0, from.0, to.0);
-                tracing::error!(%topic, partition, %child, bucket, from, to, records, at_most, "retention or damage took records before they were copied");
-            }
-            Action::Stop => {
-                self.ended.set(true);
-                self.arrived.notify();
-            }
-        }
-    }
-
-    fn spawn<F: Future<Output = Arrival> + 'static>(self: &Rc<Runner>, work: impl FnOnce(Rc<Runner>) -> F) {
-        let this = Rc::clone(self);
-        let work = work(Rc::clone(self));
-        glommio::spawn_local(async move {
-            let arrival = this.measured(work).await;
-            this.push(arrival);
-        })
-        .detach();
-    }
-
-    fn child_of(&self, bucket: PartitionId) -> Child {
-        Child {
-            topic: self.child.clone(),
-            bucket,
-            origin: self.cursor.borrow().config().origin,
-            index: self.index,
-        }
-    }
-
-    async fn open_origin(&self, request: RequestId, bucket: PartitionId) -> Arrival {
-        let opened = committer::open_origin(&self.shared, self.child_of(bucket)).await;
-        Arrival::Event(match opened {
-            Ok((watermark, mark)) => Event::Opened {
-                request,
-                bucket,
-                watermark,
-                mark,
-            },
-            Err(code) => Event::Failed {
-                request,
-                bucket,
-                code,
-            },
-        })
-    }
-
-    async fn verify_parent(
-        &self,
-        request: RequestId,
-        bucket: PartitionId,
-        offset: Offset,
-        mark: OriginMark,
-    ) -> Arrival {
-        let log = &self.parent.log;
-        let verdict = if offset < log.log_start() {
-            ParentVerdict::Gone
-        } else if offset >= log.flushed() {
-            ParentVerdict::Differs
-        } else {
-            match log.batch_containing(offset).await {
-                Ok(None) => ParentVerdict::Gone,
-                Ok(Some(h)) if h.body_crc == mark.parent_crc && h.commit_time == mark.parent_commit_time => {
-                    ParentVerdict::Same
-                }
-                Ok(Some(_)) => ParentVerdict::Differs,
-                Err(error) => {
-                    return Arrival::Event(Event::Failed {
-                        request,
-                        bucket,
-                        code: refusal::read_code(&error),
-                    });
-                }
-            }
-        };
-        Arrival::Event(Event::Verified {
-            request,
-            bucket,
-            verdict,
-        })
-    }
-
-    /// Waits until something is flushed at `from`, without a timer: an idle cursor costs nothing. Not for a place above
-    /// all that is committed, which no wait makes sound; and no longer than the cursor lives.
-    async fn wait_at(&self, from: Offset) {
-        let log = &self.parent.log;
-        if from < log.flushed() || from > log.high_water_mark() {
-            return;
-        }
-        let ended = || self.end.until(|| self.ended.get());
-        or(log.flushed_beyond(from), ended()).await;
-        if log.flushed() <= from && !self.ended.get() {
-            // The log is closed or latched: reading says which, and is not to be asked again at once.
-            let again = async {
-                ended().await;
-                Ok(())
-            };
-            let _ended_or_not = glommio::timer::timeout(LOOK_AGAIN, again).await;
-        }
-    }
-
-    async fn read(&self, request: RequestId, from: Offset, limits: ReadLimits, may_wait: bool) -> Arrival {
-        let log = &self.parent.log;
-        if may_wait {
-            self.wait_at(from).await;
-            if self.ended.get() {
-                // Nobody asks any more.
-                return Arrival::Event(Event::Tick);
-            }
-        }
-        // While it is being read and cut, the slab counts with what it may hold at most.
-        let _charge = self.shared.budget.take(limits.bytes_max).await;
-        match log.read(from, limits).await {
-            Ok(read) => {
-                let slab = Slab {
-                    request,
-                    next: read.next_offset,
-                    full: read.next_due.is_none() && read.next_offset < log.flushed(),
-                    next_commit: read.next_due,
-                };
-                self.shared
-                    .partitions
-                    .counters()
-                    .corrupt_batches
-                    .add(read.quarantined.len() as u64);
-                Arrival::Slab {
-                    slab,
-                    runs: read.runs,
-                }
-            }
-            Err(ReadError::Behind { log_start }) => Arrival::Event(
-                ledger::behind(&self.shared, &self.file, self.epoch(), request, from, log_start).await,
-            ),
-            Err(ReadError::Ahead { high_water_mark }) => Arrival::Event(Event::Ahead {
-                request,
-                high_water_mark,
-            }),
-            Err(error) => Arrival::Event(Event::ReadFailed {
-                request,
-                code: refusal::read_code(&error),
-            }),
-        }
-    }
-
-    async fn persist(&self, persist: Persist) -> Arrival {
+    pub(super) async fn persist(&self, persist: Persist) -> Arrival {
         self.stored.until(|| !self.storing.get()).await;
         self.storing.set(true);
         let turn = self.positions.at_once.take(1).await;
@@ -497,16 +269,6 @@ impl Runner {
                 Event::PersistFailed
             }
         })
-    }
-
-    async fn confirm_epoch(&self) -> Arrival {
-        let epoch = self.epoch();
-        let verdict = match self.shared.confirm_link(&self.parent.topic, &self.child).await {
-            Ok(confirmed) if confirmed.current() == Some(epoch) => EpochVerdict::Current,
-            Ok(_) => EpochVerdict::Gone,
-            Err(_) => EpochVerdict::Unconfirmed,
-        };
-        Arrival::Event(Event::Epoch(verdict))
     }
 
     /// What retention is about to take from the cursor; see [`Cursor::doom`].

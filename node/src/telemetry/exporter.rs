@@ -112,7 +112,7 @@ const HELP: &[(&str, &str)] = &[
     ),
     (
         "shard_stall_seconds",
-        "Time in which a shard did not run for over 5 ms, since the start.",
+        "The longest time that a shard did not run, since the start; counted over 5 ms.",
     ),
     (
         "shard_stalls_total",
