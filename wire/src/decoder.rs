@@ -134,7 +134,7 @@ impl FrameDecoder {
     }
 
     /// The correlation of a skipped frame, once, as soon as its checksum was verified; its payload may still be on its
-    /// way. To be asked for whenever [`FrameDecoder::next_frame`] has no frame.
+    /// way. To be asked for whenever [`FrameDecoder::next_frame`] has no frame or fails, and before the next one is skipped.
     pub fn skipped(&mut self) -> Option<u64> {
         self.skipped.take()
     }

@@ -93,13 +93,15 @@ async fn receive(
         if skipped_all || !decoder.is_inside_frame() {
             pace = Pace::default();
         }
+        // Of the frame before, before the next one is given up, too: each is told once.
+        let before = decoder.skipped();
         if let Some(announced) = decoder.announced() {
             admit(&announced, connection)?;
             if !room.make(dispatch.receiving(), &announced) {
                 decoder.skip();
             }
         }
-        if let Some(correlation) = decoder.skipped() {
+        for correlation in before.into_iter().chain(decoder.skipped()) {
             dispatch.refuse(connection, correlation, &no_room());
             until_answers_are_taken(connection).await?;
         }
