@@ -16,6 +16,7 @@ use crate::fanout::cursors::Cursors;
 use crate::ingress::local::Local;
 use crate::partition::leftovers;
 use crate::partition::owner::Partitions;
+use crate::telemetry::links::LinkTotals;
 
 /// Executes commands, one after another. Shard-local.
 pub struct Commands {
@@ -93,8 +94,8 @@ impl Commands {
                 self.remove(&gone).await;
                 let _unwanted = done.send(());
             }
-            ShardCommand::LinkStatus { parent, answer } => {
-                let _unwanted = answer.send(self.cursors.link_status(parent.as_ref()));
+            ShardCommand::LinkTotals(answer) => {
+                let _unwanted = answer.send(LinkTotals::of(self.cursors.link_status(None)));
             }
             ShardCommand::Drain(done) => {
                 self.local.drain();

@@ -5,8 +5,10 @@ use std::sync::Arc;
 use tailwater_storage::proof::{EpochGone, LeaderConfirmed, TopicGone};
 use tailwater_wire::code::Refusal;
 use tailwater_wire::ids::{Epoch, Incarnation, Offset, PartitionId, TopicName};
-use tailwater_wire::message::{LinkStatus, Reply, Request};
+use tailwater_wire::message::{Reply, Request};
 use tailwater_wire::meta::{AttachFrom, MetaSnapshot};
+
+use crate::telemetry::links::LinkTotals;
 
 /// Requests that a shard may have waiting at the control thread.
 pub const CONTROL_QUEUE: usize = 1_024;
@@ -115,13 +117,8 @@ pub enum ShardCommand {
         /// When it is removed.
         done: Answer<()>,
     },
-    /// How far the links are.
-    LinkStatus {
-        /// Of one parent, or of all.
-        parent: Option<TopicName>,
-        /// Their cursors on this shard.
-        answer: Answer<Vec<LinkStatus>>,
-    },
+    /// How far the links are, by their cursors on this shard.
+    LinkTotals(Answer<LinkTotals>),
     /// Take no more requests, and stop the cursors: what they had in flight is settled, their positions are stored. Other
     /// shards' cursors are still served.
     Drain(Answer<()>),

@@ -9,16 +9,16 @@ use std::time::Duration;
 use tailwater_storage::proof::{EpochGone, LeaderConfirmed, TopicGone};
 use tailwater_wire::code::{ErrorCode, Refusal};
 use tailwater_wire::ids::{Epoch, Incarnation, Offset, PartitionId, TopicName};
-use tailwater_wire::message::{AttachRequest, DetachRequest, LinkStatus, Reply, Request};
+use tailwater_wire::message::{AttachRequest, DetachRequest, Reply, Request};
 use tailwater_wire::meta::{Link, MetaSnapshot, TopicSpec};
 
 use crate::control::request::{Answer, ControlRequest, ShardCommand};
 use crate::control::space::Space;
 use crate::fanout::filter::Filter;
-use crate::fanout::status::join_links;
 use crate::metastore::command::{Attach, Command, Outcome};
 use crate::metastore::handle::{AttachCheck, Metastore};
 use crate::telemetry::exporter::{Exporter, MetastoreFacts};
+use crate::telemetry::links::LinkTotals;
 
 /// How long a client's change may take before it is answered `PENDING`.
 const CHANGE_WITHIN: Duration = Duration::from_secs(30);
@@ -324,22 +324,19 @@ impl Control {
     }
 
     /// How far all links are; a shard that does not answer in time is left out.
-    pub async fn link_status(&self) -> Vec<LinkStatus> {
-        let parts = self.begin(|answer| ShardCommand::LinkStatus { parent: None, answer });
-        let parts = tokio::time::timeout(STATUS_WITHIN, parts)
-            .await
-            .unwrap_or_default();
-        let mut whole = Vec::new();
-        for part in parts {
+    async fn link_totals(&self) -> LinkTotals {
+        let parts = tokio::time::timeout(STATUS_WITHIN, self.begin(ShardCommand::LinkTotals)).await;
+        let mut whole = LinkTotals::default();
+        for part in parts.unwrap_or_default() {
             let answered = tokio::time::timeout(STATUS_WITHIN, part.recv_async()).await;
-            whole = join_links(whole, answered.ok().and_then(Result::ok).unwrap_or_default());
+            whole.join(answered.ok().and_then(Result::ok).unwrap_or_default());
         }
         whole
     }
 
     /// The text for `/metrics`.
     pub async fn scrape(&self) -> String {
-        let links = self.link_status().await;
+        let links = self.link_totals().await;
         let status = self.metastore.status();
         let facts = MetastoreFacts {
             leader: status.leader,

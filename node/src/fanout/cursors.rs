@@ -2,7 +2,7 @@
 //! positions stored, the oldest first, at most 50 a second (SPEC.md F5, F8).
 
 use std::cell::{Cell, RefCell};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -272,7 +272,7 @@ impl Cursors {
     pub fn link_status(&self, parent: Option<&TopicName>) -> Vec<LinkStatus> {
         let snapshot: Arc<MetaSnapshot> = self.shared.metadata();
         let running = self.running.borrow();
-        let mut by_link: BTreeMap<(&TopicName, &TopicName), Vec<CursorStatus>> = BTreeMap::new();
+        let mut by_link: HashMap<(&TopicName, &TopicName), Vec<CursorStatus>> = HashMap::new();
         for (key, entry) in running.iter() {
             if parent.is_none_or(|name| key.parent == *name) {
                 let of_link = by_link.entry((&key.parent, &key.child)).or_default();

@@ -8,11 +8,10 @@ use metrics::{Key, Label, Level, Metadata, Recorder};
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle, PrometheusRecorder};
 
 use tailwater_storage::disk::watchdog::Watchdog;
-use tailwater_wire::message::LinkStatus;
 
 use crate::clock::system::SystemClock;
 use crate::telemetry::counters::{Histogram, ShardCounters};
-use crate::telemetry::links;
+use crate::telemetry::links::{self, LinkTotals};
 
 static METADATA: Metadata<'static> = Metadata::new("tailwater", Level::INFO, None);
 
@@ -40,7 +39,7 @@ const HELP: &[(&str, &str)] = &[
     ),
     (
         "log_fsync_seconds",
-        "One flush, shared by all partitions of a commit round.",
+        "One flush, shared by all partitions of a commit round; of a lone partition, its write and flush.",
     ),
     ("log_batches_total", "Batches appended."),
     ("log_records_total", "Records appended."),
@@ -191,7 +190,7 @@ impl Exporter {
 
     /// Everything as text, now.
     #[must_use]
-    pub fn render(&self, links: &[LinkStatus], metastore: MetastoreFacts) -> String {
+    pub fn render(&self, links: &LinkTotals, metastore: MetastoreFacts) -> String {
         let sum = |pick: Pick| self.shards.iter().map(|shard| pick(shard)).sum::<u64>();
         self.counter("log_batches_total", &[], sum(|s| s.batches.get()));
         self.counter("log_records_total", &[], sum(|s| s.records.get()));
@@ -349,9 +348,9 @@ mod tests {
         shard.fsync.record(150_000);
         shard.fanout_busy_ns.add(1_500_000_000);
         shard.fanout_cursors.set(3);
-        let _first = exporter.render(&[], MetastoreFacts::default());
+        let _first = exporter.render(&LinkTotals::default(), MetastoreFacts::default());
         let text = exporter.render(
-            &[],
+            &LinkTotals::default(),
             MetastoreFacts {
                 leader: true,
                 term: 3,

@@ -18,15 +18,45 @@ struct Totals {
     lag: u64,
     due_lag_millis_max: u64,
     stalled: u64,
-    busy_ns: u64,
 }
 
-/// Name, kind and help text of a metric, and its value for a link.
+/// How far links are, each over its cursors on one shard, or on several put together.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct LinkTotals(BTreeMap<Pair, Totals>);
+
+impl LinkTotals {
+    /// Adds up what each link's cursors say.
+    #[must_use]
+    pub fn of(links: Vec<LinkStatus>) -> LinkTotals {
+        let total = |status: LinkStatus| {
+            let mut total = Totals::default();
+            for cursor in &status.cursors {
+                total.lag += cursor.parent_high_water_mark.since(cursor.position);
+                total.due_lag_millis_max = total.due_lag_millis_max.max(cursor.due_lag_millis);
+                total.stalled += u64::from(cursor.stalled.is_some());
+            }
+            ((status.link.parent, status.link.child), total)
+        };
+        LinkTotals(links.into_iter().map(total).collect())
+    }
+
+    /// Takes in what another shard says.
+    pub fn join(&mut self, part: LinkTotals) {
+        for (link, more) in part.0 {
+            let total = self.0.entry(link).or_default();
+            total.lag += more.lag;
+            total.due_lag_millis_max = total.due_lag_millis_max.max(more.due_lag_millis_max);
+            total.stalled += more.stalled;
+        }
+    }
+}
+
+/// Name, kind and help text of a metric, and its value for a link whose cursors were busy for so many nanoseconds.
 type Family = (
     &'static str,
     &'static str,
     &'static str,
-    fn(&Totals) -> Box<dyn Display>,
+    fn(&Totals, u64) -> Box<dyn Display>,
 );
 
 const FAMILIES: [Family; 4] = [
@@ -34,47 +64,31 @@ const FAMILIES: [Family; 4] = [
         "fanout_lag_messages",
         "gauge",
         "Parent records committed and not yet copied, per link, summed over partitions.",
-        |link| Box::new(link.lag),
+        |link, _| Box::new(link.lag),
     ),
     (
         "fanout_due_lag_seconds",
         "gauge",
         "How far behind what is due, per link, the worst partition.",
-        |link| Box::new(link.due_lag_millis_max as f64 / 1e3),
+        |link, _| Box::new(link.due_lag_millis_max as f64 / 1e3),
     ),
     (
         "fanout_stalled",
         "gauge",
         "Cursors that do not move, per link.",
-        |link| Box::new(link.stalled),
+        |link, _| Box::new(link.stalled),
     ),
     (
         "fanout_link_busy_seconds_total",
         "counter",
         "Time that shards have spent in the tasks of a link's cursors.",
-        |link| Box::new(link.busy_ns as f64 / 1e9),
+        |_, busy_ns| Box::new(busy_ns as f64 / 1e9),
     ),
 ];
 
-/// Appends the links' metrics to `text`. `links` may name a link once for each shard; `busy_ns` says what each costs.
-pub fn render(text: &mut String, links: &[LinkStatus], busy_ns: &BTreeMap<Pair, u64>) {
-    let mut totals: BTreeMap<(&TopicName, &TopicName), Totals> = BTreeMap::new();
-    for status in links {
-        let total = totals
-            .entry((&status.link.parent, &status.link.child))
-            .or_default();
-        for cursor in &status.cursors {
-            total.lag += cursor.parent_high_water_mark.since(cursor.position);
-            total.due_lag_millis_max = total.due_lag_millis_max.max(cursor.due_lag_millis);
-            total.stalled += u64::from(cursor.stalled.is_some());
-        }
-    }
-    for ((parent, child), nanos) in busy_ns {
-        if let Some(total) = totals.get_mut(&(parent, child)) {
-            total.busy_ns = *nanos;
-        }
-    }
-    if totals.is_empty() {
+/// Appends the links' metrics to `text`. `busy_ns` says what each link costs.
+pub fn render(text: &mut String, links: &LinkTotals, busy_ns: &BTreeMap<Pair, u64>) {
+    if links.0.is_empty() {
         return;
     }
     for (name, kind, help, value) in FAMILIES {
@@ -83,8 +97,8 @@ pub fn render(text: &mut String, links: &[LinkStatus], busy_ns: &BTreeMap<Pair, 
             text,
             "# HELP tailwater_{name} {help}\n# TYPE tailwater_{name} {kind}"
         );
-        for ((parent, child), total) in &totals {
-            let value = value(total);
+        for (link @ (parent, child), total) in &links.0 {
+            let value = value(total, busy_ns.get(link).copied().unwrap_or(0));
             let _ = writeln!(
                 text,
                 "tailwater_{name}{{parent=\"{parent}\",child=\"{child}\"}} {value}"
@@ -138,12 +152,12 @@ mod tests {
 
     #[test]
     fn a_link_is_one_line_a_metric_whatever_its_partitions_and_shards() {
-        let links = [
+        let mut links = LinkTotals::of(vec![
             status("copy", &[(3, 250, false), (4, 0, true)]),
             status("late", &[]),
-            // The same link, as another shard tells of it.
-            status("copy", &[(5, 1_500, true)]),
-        ];
+        ]);
+        // The same link, as another shard tells of it.
+        links.join(LinkTotals::of(vec![status("copy", &[(5, 1_500, true)])]));
         let busy = BTreeMap::from([
             ((name("ticks"), name("copy")), 2_500_000_000),
             ((name("ticks"), name("gone")), 7),
@@ -171,7 +185,7 @@ mod tests {
             "a link that is no more is not shown:\n{text}"
         );
         let mut none = String::new();
-        render(&mut none, &[], &busy);
+        render(&mut none, &LinkTotals::default(), &busy);
         assert!(none.is_empty());
     }
 }

@@ -80,6 +80,7 @@ impl<D: Disk> Opener<'_, D> {
         let verdict = if was_cut { Verdict::Rewrite } else { plan.verdict };
         let old = Active {
             file,
+            durable: None,
             path,
             position: capacity,
             capacity,

@@ -28,7 +28,10 @@ pub struct Lying<const LIE: u8>(pub MemoryDisk);
 
 /// A file of it.
 #[derive(Clone)]
-pub struct LyingFile<const LIE: u8>(MemoryFile);
+pub struct LyingFile<const LIE: u8> {
+    file: MemoryFile,
+    durable: bool,
+}
 
 impl<const LIE: u8> Disk for Lying<LIE> {
     type File = LyingFile<LIE>;
@@ -42,12 +45,19 @@ impl<const LIE: u8> Disk for Lying<LIE> {
     }
 
     async fn open(&self, path: &Path, mode: OpenMode) -> DiskResult<LyingFile<LIE>> {
-        self.0.open(path, mode).await.map(LyingFile)
+        let durable = mode == OpenMode::Durable;
+        // What lies about its flushes lies about those of its writes.
+        let mode = match mode {
+            OpenMode::Durable if LIE == SKIP_SYNC => OpenMode::ReadWrite,
+            mode => mode,
+        };
+        let file = self.0.open(path, mode).await?;
+        Ok(LyingFile { file, durable })
     }
 
     async fn write_many(&self, writes: Vec<WriteOp<LyingFile<LIE>>>) -> Vec<DiskResult<()>> {
         let inner = |write: WriteOp<LyingFile<LIE>>| WriteOp {
-            file: write.file.0,
+            file: write.file.file,
             position: write.position,
             buf: write.buf,
         };
@@ -95,7 +105,7 @@ impl<const LIE: u8> File for LyingFile<LIE> {
     type Shared = Bytes;
 
     fn alloc(&self, len: usize) -> Vec<u8> {
-        self.0.alloc(len)
+        self.file.alloc(len)
     }
 
     fn freeze(buf: Vec<u8>) -> Bytes {
@@ -107,11 +117,14 @@ impl<const LIE: u8> File for LyingFile<LIE> {
     }
 
     async fn write_at(&self, buf: &Bytes, position: u64) -> DiskResult<()> {
-        self.0.write_at(buf, position).await
+        if LIE == STALL_SYNC && self.durable && STALLED.get() {
+            return std::future::pending().await;
+        }
+        self.file.write_at(buf, position).await
     }
 
     async fn read_at(&self, position: u64, len: usize) -> DiskResult<Bytes> {
-        self.0.read_at(position, len).await
+        self.file.read_at(position, len).await
     }
 
     async fn sync(&self) -> DiskResult<()> {
@@ -121,18 +134,18 @@ impl<const LIE: u8> File for LyingFile<LIE> {
         if LIE == STALL_SYNC && STALLED.get() {
             return std::future::pending().await;
         }
-        self.0.sync().await
+        self.file.sync().await
     }
 
     async fn prepare(&self, from: u64, to: u64) -> DiskResult<()> {
-        self.0.prepare(from, to).await
+        self.file.prepare(from, to).await
     }
 
     async fn len(&self) -> DiskResult<u64> {
-        self.0.len().await
+        self.file.len().await
     }
 
     async fn set_len(&self, len: u64) -> DiskResult<()> {
-        self.0.set_len(len).await
+        self.file.set_len(len).await
     }
 }

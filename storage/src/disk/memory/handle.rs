@@ -130,6 +130,7 @@ struct Handle {
     number: u64,
     path: PathBuf,
     writable: bool,
+    durable: bool,
 }
 
 impl Drop for Handle {
@@ -163,9 +164,11 @@ impl Handle {
 
     fn write(&self, buf: &Bytes, position: u64) -> DiskResult<()> {
         self.check(OpKind::Write, position, buf.len() as u64)?;
-        self.state
-            .borrow_mut()
-            .write(self.number, &self.path, position, buf)
+        let mut state = self.state.borrow_mut();
+        if self.durable {
+            return state.write_durably(self.number, &self.path, position, buf);
+        }
+        state.write(self.number, &self.path, position, buf)
     }
 }
 
@@ -190,6 +193,7 @@ impl Disk for MemoryDisk {
                 number,
                 path: path.into(),
                 writable,
+                durable: mode == OpenMode::Durable,
             }),
         })
     }

@@ -198,17 +198,17 @@ impl State {
             OpKind::Open
         };
         let number = match (self.names.resolve(path), mode) {
-            (Some(Node::File(number)), OpenMode::Read | OpenMode::ReadWrite) => {
+            (Some(Node::File(number)), OpenMode::Read | OpenMode::ReadWrite | OpenMode::Durable) => {
                 self.look(kind, path)?;
                 number
             }
-            (Some(Node::Dir(_)), OpenMode::Read | OpenMode::ReadWrite) => {
+            (Some(Node::Dir(_)), OpenMode::Read | OpenMode::ReadWrite | OpenMode::Durable) => {
                 return failure(kind, path, DiskErrorKind::Io, "is a directory");
             }
             (Some(_), OpenMode::CreateNew) => {
                 return failure(kind, path, DiskErrorKind::AlreadyExists, "file exists");
             }
-            (None, OpenMode::Read | OpenMode::ReadWrite) => return not_found(kind, path),
+            (None, OpenMode::Read | OpenMode::ReadWrite | OpenMode::Durable) => return not_found(kind, path),
             (None, OpenMode::CreateNew) => {
                 let place = self.place(kind, path)?;
                 if self.free_blocks() == 0 {
@@ -298,6 +298,25 @@ impl State {
     pub(super) fn len(&mut self, file: u64, path: &Path) -> DiskResult<u64> {
         self.look(OpKind::Read, path)?;
         Ok(self.content(file).len())
+    }
+
+    /// A write and the flush of it alone, whatever a flush covers here: a device may write one thing past its cache and leave
+    /// the rest there. Fails, and is cut off, in either half.
+    pub(super) fn write_durably(
+        &mut self,
+        file: u64,
+        path: &Path,
+        position: u64,
+        bytes: &[u8],
+    ) -> DiskResult<()> {
+        let scope = std::mem::replace(&mut self.flush_scope, FlushScope::File);
+        let written = self.write(file, path, position, bytes);
+        if written.is_err() {
+            self.failed_flushes += 1;
+        }
+        let done = written.and_then(|()| self.sync(file, path));
+        self.flush_scope = scope;
+        done
     }
 
     /// One flush: all of this file, and where it is the device's, the overwrites of durable extents of every other.
