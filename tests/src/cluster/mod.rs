@@ -19,3 +19,4 @@ pub mod mutual;
 pub mod storm;
 pub mod mount;
 pub mod block_device;
+pub mod by_hand;

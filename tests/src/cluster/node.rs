@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
+use rustix::param::clock_ticks_per_second;
 use rustix::process::{Pid, Signal, kill_process};
 use tailwater_wire::client::config::ClientConfig;
 use tailwater_wire::client::handle::Client;
@@ -293,20 +294,17 @@ impl TestNode {
         kib.expect("the kernel says how much") << 10
     }
 
-    /// The processor time that the process has used.
+    /// The processor time that the process has used, threads that have ended included; in ticks of the kernel's clock,
+    /// 10 ms as a rule.
     ///
     /// # Panics
     /// When it does not run.
     #[must_use]
     pub fn processor_time(&self) -> Duration {
-        let tasks = format!("/proc/{}/task", self.pid().as_raw_nonzero());
-        let tasks = std::fs::read_dir(tasks).expect("a running process");
-        // Of each thread: nanoseconds on a processor, nanoseconds waiting for one, time slices. One may end meanwhile.
-        let ran = tasks.filter_map(|task| {
-            let text = std::fs::read_to_string(task.ok()?.path().join("schedstat")).ok()?;
-            text.split(' ').next()?.parse::<u64>().ok()
-        });
-        Duration::from_nanos(ran.sum())
+        let stat = format!("/proc/{}/stat", self.pid().as_raw_nonzero());
+        let stat = std::fs::read_to_string(stat).expect("a running process");
+        let ticks = ticks_used(&stat).expect("the kernel says how much");
+        Duration::from_secs(ticks) / u32::try_from(clock_ticks_per_second()).expect("some hundred a second")
     }
 
     /// How to connect to it.
@@ -357,5 +355,26 @@ impl Drop for TestNode {
                 lines[from..].join("\n")
             );
         }
+    }
+}
+
+/// Ticks in user and in kernel mode, of a process's `stat`: the fields 14 and 15. The second is the program's name in
+/// parentheses, which may hold anything.
+fn ticks_used(stat: &str) -> Option<u64> {
+    let (_, rest) = stat.rsplit_once(')')?;
+    let mut fields = rest.split_ascii_whitespace().skip(11);
+    let mut ticks = || fields.next()?.parse::<u64>().ok();
+    Some(ticks()? + ticks()?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::ticks_used;
+
+    #[test]
+    fn ticks_are_found_behind_any_name() {
+        let stat = "7 (a) b) S 1 7 7 0 -1 4194304 120 0 0 0 250 31 9 9 20 0 1 0 100";
+        assert_eq!(ticks_used(stat), Some(281));
+        assert_eq!(ticks_used("7 (a) S 1"), None);
     }
 }

@@ -20,14 +20,13 @@ pub fn workspace() -> &'static Path {
         .expect("the tests' package lies in the workspace")
 }
 
-/// The build directory that this test program runs from.
+/// The build directory that this program runs from.
 fn target_dir() -> PathBuf {
     let program = std::env::current_exe().expect("this program has a path");
-    program
-        .ancestors()
-        .nth(3)
-        .expect("TARGET/debug/deps/PROGRAM")
-        .to_owned()
+    let home = program.parent().expect("a program lies in a directory");
+    // A test is TARGET/debug/deps/PROGRAM, a program to be run by hand TARGET/release/PROGRAM.
+    let up = if home.ends_with("deps") { 2 } else { 1 };
+    home.ancestors().nth(up).expect("a build directory").to_owned()
 }
 
 /// The release binary: TAILWATER_BIN, or the workspace's own, built once if it is not there.
