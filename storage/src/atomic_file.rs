@@ -6,6 +6,8 @@
 
 use std::path::Path;
 
+use tailwater_wire::mutant::{Mutant, planted};
+
 use crate::disk::device::{Disk, DiskError};
 use crate::disk::flush_watch::FlushWatch;
 use crate::layout::temporary_path;
@@ -46,6 +48,9 @@ pub async fn replace<D: Disk>(disk: &D, path: &Path, unique: u64, bytes: &[u8]) 
         return Err(ReplaceError::Rename(error));
     }
     let directory = path.parent().unwrap_or(Path::new("."));
+    if planted(Mutant::SkipDirectorySync) {
+        return Ok(());
+    }
     let synced = disk.sync_dir(directory).await;
     synced
         .and_then(|()| watch.check(disk, directory))

@@ -8,6 +8,7 @@
 use std::collections::BTreeMap;
 
 use tailwater_wire::ids::{Epoch, Incarnation, Offset, TopicName};
+use tailwater_wire::mutant::{Mutant, planted};
 
 /// The metadata leader's word on one pair of topics: which epoch links them, if any.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -218,7 +219,11 @@ impl Acknowledged {
             }
         }
         *self.standing.entry(through).or_insert(0) += 1;
-        let lowest = self.lowest();
+        let lowest = if planted(Mutant::AdvanceBeforeLastAcknowledgement) {
+            self.persisted.max(through)
+        } else {
+            self.lowest()
+        };
         if lowest == self.persisted {
             return None;
         }

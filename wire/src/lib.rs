@@ -15,6 +15,7 @@ pub mod ids;
 pub mod limits;
 pub mod message;
 pub mod meta;
+pub mod mutant;
 pub mod partitioner;
 pub mod placement;
 pub mod producer;

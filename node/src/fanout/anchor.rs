@@ -6,6 +6,7 @@
 use tailwater_storage::cursor_file::CursorFile;
 use tailwater_storage::proof::LeaderConfirmed;
 use tailwater_wire::ids::{Epoch, Offset, TopicName};
+use tailwater_wire::mutant::{Mutant, planted};
 
 /// What is known when a cursor is to start.
 #[derive(Debug, Clone, Copy)]
@@ -83,9 +84,12 @@ pub fn anchor<'a>(facts: &Facts<'_>, confirmation: Confirmation<'a>) -> Anchor<'
         }
     };
     match *facts.file {
-        CursorFile::Present { epoch, next_offset } if epoch == facts.epoch => {
+        CursorFile::Present { epoch, next_offset }
+            if epoch == facts.epoch || planted(Mutant::ResumeOtherEpoch) =>
+        {
             return within(next_offset, Anchor::Resume(next_offset));
         }
+        CursorFile::Absent if planted(Mutant::AnchorAtTail) => return Anchor::Resume(facts.high_water_mark),
         CursorFile::Present { .. } | CursorFile::Absent | CursorFile::Damaged(_) => {}
     }
     match confirmation {
@@ -93,7 +97,11 @@ pub fn anchor<'a>(facts: &Facts<'_>, confirmation: Confirmation<'a>) -> Anchor<'
         Confirmation::Unavailable => Anchor::Defer,
         // A word about another pair says nothing about this one.
         Confirmation::Leader(proof) if !proof.is_about(facts.parent, facts.child) => Anchor::Ask,
-        Confirmation::Leader(proof) if proof.current() != Some(facts.epoch) => Anchor::StaleEpoch,
+        Confirmation::Leader(proof)
+            if proof.current() != Some(facts.epoch) && !planted(Mutant::SkipLeaderConfirmation) =>
+        {
+            Anchor::StaleEpoch
+        }
         Confirmation::Leader(proof) => within(
             facts.attach_offset,
             Anchor::StartAt {

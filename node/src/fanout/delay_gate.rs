@@ -4,6 +4,7 @@
 //! needs one time, however many records are pending.
 
 use tailwater_wire::ids::{CommitTime, Delay};
+use tailwater_wire::mutant::{Mutant, planted};
 
 /// The longest sleep before the head is looked at again, in nanoseconds: 30 s.
 pub const SLEEP_NANOS_MAX: u64 = 30_000_000_000;
@@ -31,7 +32,12 @@ pub fn decide(delay: Delay, now: CommitTime, held: bool, next_commit: CommitTime
     if held {
         return Gate::SleepUntil(CommitTime(now.0.saturating_add(HELD_NANOS)));
     }
-    let due = next_commit.plus(delay);
+    let early = if planted(Mutant::ReleaseEarly) {
+        1_000_000
+    } else {
+        0
+    };
+    let due = CommitTime(next_commit.plus(delay).0 - early);
     if due <= now {
         Gate::Released
     } else {
@@ -44,6 +50,12 @@ pub fn decide(delay: Delay, now: CommitTime, held: bool, next_commit: CommitTime
 #[must_use]
 pub fn committed_at_max(delay: Delay, now: CommitTime, held: bool) -> Option<CommitTime> {
     let released = if held { CommitTime(0) } else { now.minus(delay) };
+    let early = if planted(Mutant::ReleaseEarly) {
+        1_000_000
+    } else {
+        0
+    };
+    let released = CommitTime(released.0 + early);
     (!delay.is_none()).then_some(released)
 }
 

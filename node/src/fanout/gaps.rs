@@ -16,6 +16,7 @@ use tailwater_storage::gaps::{Gap, Gaps, Lost};
 use tailwater_wire::batch::header::BatchKind;
 use tailwater_wire::batch::view::{BatchError, BatchIter};
 use tailwater_wire::ids::{Offset, PartitionId};
+use tailwater_wire::mutant::{Mutant, planted};
 
 use crate::fanout::filter::Filter;
 use crate::fanout::rekey::Rekey;
@@ -260,6 +261,11 @@ impl Track {
 /// also where the log starts, and where it was accounted for before, which is as far as a bucket may yet be told to pass.
 pub fn note(ledger: &mut Gaps, doomed: &Doomed, counted: Vec<Gap>, log_start: Offset) {
     let edges = [ledger.through, log_start];
+    let counted = if planted(Mutant::ForgetDropped) {
+        Vec::new()
+    } else {
+        counted
+    };
     ledger.note(doomed.to, counted);
     for (bucket, standing) in (0..).map(PartitionId).zip(&doomed.buckets) {
         let ends = standing.ends.as_ref().map(|ends| {

@@ -18,6 +18,7 @@ use std::collections::{BTreeMap, VecDeque};
 use tailwater_wire::ids::{CommitTime, Delay, Offset, OriginId, PartitionId, Writer};
 use tailwater_wire::limits::{PRODUCER_NAME_BYTES_MAX, PRODUCER_TTL_MILLIS, PRODUCERS_PER_PARTITION};
 use tailwater_wire::message::ProducerKey;
+use tailwater_wire::mutant::{Mutant, planted};
 
 use crate::dedup::lru::Lru;
 use crate::dedup::name::name_hash;
@@ -132,7 +133,9 @@ impl DedupTable {
         };
         let history = &producer.history;
         let expected = history.appended;
-        if previous >= sequence {
+        if planted(Mutant::IgnoreDedup) {
+            Verdict::Append
+        } else if previous >= sequence {
             Verdict::OutOfOrder { expected } // a batch without records has no place in a sequence
         } else if previous == expected {
             Verdict::Append
@@ -148,7 +151,9 @@ impl DedupTable {
         let Some(watermark) = history.map(|h| h.appended).max(floor) else {
             return Verdict::UnknownProducer;
         };
-        if previous >= sequence {
+        if planted(Mutant::IgnoreDedup) {
+            Verdict::Append
+        } else if previous >= sequence {
             Verdict::Expected { watermark }
         } else if previous == watermark {
             Verdict::Append

@@ -11,6 +11,7 @@ use tailwater_wire::batch::header::BatchKind;
 use tailwater_wire::batch::view::BatchView;
 use tailwater_wire::ids::{CommitTime, Lineage, Offset};
 use tailwater_wire::meta::Durability;
+use tailwater_wire::mutant::{Mutant, planted};
 
 use crate::dedup::table::DedupTable;
 use crate::disk::device::{BLOCK, Disk, File, OpenMode};
@@ -77,7 +78,13 @@ impl<D: Disk> Opener<'_, D> {
                 "the file was cut to {capacity} bytes: the log goes on at {} with a new lineage", plan.next_offset,
             );
         }
-        let verdict = if was_cut { Verdict::Rewrite } else { plan.verdict };
+        let verdict = match plan.kept.last() {
+            _ if was_cut => Verdict::Rewrite,
+            Some(last) if planted(Mutant::StaleAfterCut) => Verdict::Continue {
+                position: last.end_position().next_multiple_of(BLOCK as u64),
+            },
+            _ => plan.verdict,
+        };
         let old = Active {
             file,
             durable: None,

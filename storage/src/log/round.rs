@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use tailwater_wire::ids::{CommitTime, Offset};
 use tailwater_wire::meta::Durability;
+use tailwater_wire::mutant::{Mutant, planted};
 
 use crate::disk::device::{Disk, DiskError, DiskResult, File, FlushScope, OpenMode, WriteOp};
 use crate::disk::flush_watch::FlushWatch;
@@ -162,6 +163,10 @@ async fn write_then_flush<D: Disk>(disk: &D, parts: &[Part<'_, D>], clock: &dyn 
         ),
         None => None,
     };
+    let flush = match flush {
+        Some(Err(_)) if planted(Mutant::RetryFailedFlush) => Some(self::flush(disk, &written_logs).await),
+        flush => flush,
+    };
     Ended {
         writes,
         flush,
@@ -226,7 +231,12 @@ impl<D: Disk> PartitionLog<D> {
             active.path.clone()
         };
         // Nothing rolls during a round, so it is still the active segment afterwards.
-        let opened = self.disk.open(&path, OpenMode::Durable).await.ok();
+        let mode = if planted(Mutant::LoneWriteNotDurable) {
+            OpenMode::ReadWrite
+        } else {
+            OpenMode::Durable
+        };
+        let opened = self.disk.open(&path, mode).await.ok();
         self.state
             .borrow_mut()
             .segments
@@ -242,6 +252,9 @@ impl<D: Disk> PartitionLog<D> {
             state.written(taken);
             state.high_water_mark()
         };
+        if planted(Mutant::AcknowledgeBeforeFlush) {
+            self.committed.reached(taken.end);
+        }
         self.committed.reached(high_water_mark);
     }
 

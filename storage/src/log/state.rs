@@ -19,6 +19,7 @@ use tailwater_wire::batch::header::{BatchHeader, BatchKind, HEADER_BYTES};
 use tailwater_wire::ids::{CommitTime, Delay, Lineage, Offset, Writer};
 use tailwater_wire::message::ProducerKey;
 use tailwater_wire::meta::Durability;
+use tailwater_wire::mutant::{Mutant, planted};
 
 use bytes::Bytes;
 
@@ -128,9 +129,10 @@ impl<F: Clone> LogState<F> {
                 end_offset,
                 commit_time,
             } => {
+                let early = planted(Mutant::AcknowledgeDuplicateEarly);
                 return Ok(Appended {
                     base_offset,
-                    end: end_offset,
+                    end: if early { Offset::ZERO } else { end_offset },
                     commit_time,
                     duplicate: true,
                 });
@@ -163,9 +165,14 @@ impl<F: Clone> LogState<F> {
         origin: Option<OriginMark>,
         now: CommitTime,
     ) -> Appended {
+        let at_least = if planted(Mutant::RawCommitTime) {
+            now
+        } else {
+            self.last_commit_time
+        };
         let stamped = BatchHeader {
             base_offset: self.next_offset,
-            commit_time: now.max(self.last_commit_time),
+            commit_time: now.max(at_least),
             lineage: self.lineage,
             owner_epoch: self.options.owner_epoch,
             ..header.clone()

@@ -11,6 +11,7 @@ use std::rc::Rc;
 use bytes::Bytes;
 use tailwater_wire::batch::header::BatchHeader;
 use tailwater_wire::ids::Offset;
+use tailwater_wire::mutant::{Mutant, planted};
 
 use crate::disk::device::{BLOCK, Disk, DiskError, DiskResult, File, OpenMode};
 use crate::disk::flush_watch::FlushWatch;
@@ -167,14 +168,18 @@ pub async fn begin<D: Disk>(
         file.write_at(chunk, position).await.map_err(BeginError::Failed)?;
         position += D::File::bytes(chunk).len() as u64;
     }
-    file.sync().await.map_err(BeginError::Failed)?;
+    if copied.is_empty() || !planted(Mutant::RecoveryWithoutFlush) {
+        file.sync().await.map_err(BeginError::Failed)?;
+    }
     // Before it gets its name: a segment whose header is in doubt must not be found as one.
     watch.check(disk, &prepared.path).map_err(BeginError::Failed)?;
     let path = dir.join(layout::segment_name(header.base_offset));
     disk.rename(&prepared.path, &path)
         .await
         .map_err(BeginError::Failed)?;
-    disk.sync_dir(dir).await.map_err(BeginError::Failed)?;
+    if !planted(Mutant::SkipDirectorySync) {
+        disk.sync_dir(dir).await.map_err(BeginError::Failed)?;
+    }
     watch.check(disk, &path).map_err(BeginError::Failed)?;
     // Under its own name, so that later errors say which segment they are about.
     drop(file);
@@ -206,6 +211,8 @@ pub fn pack<F: File>(file: &F, batches: &mut [Stamped], stamp: ChunkStamp) -> F:
         batch.header.encode(&mut chunk[at..end]);
         at = end;
     }
-    chunk[at..].fill(0);
+    if !planted(Mutant::PaddingNotZeroed) {
+        chunk[at..].fill(0);
+    }
     F::freeze(chunk)
 }

@@ -21,6 +21,7 @@ use std::ops::Range;
 
 use tailwater_wire::batch::header::BatchKind;
 use tailwater_wire::ids::Offset;
+use tailwater_wire::mutant::{Mutant, planted};
 
 use crate::disk::device::BLOCK;
 use crate::segment::scan::{Found, Scan};
@@ -137,7 +138,7 @@ fn walk(
             continue;
         }
         if start > next {
-            if next >= proved {
+            if next >= proved || planted(Mutant::CutAfterDamage) {
                 return (kept, holes, next);
             }
             holes.push(Hole {

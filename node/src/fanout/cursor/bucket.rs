@@ -28,6 +28,7 @@ use tailwater_storage::dedup::verdict::OriginMark;
 use tailwater_wire::code::ErrorCode;
 use tailwater_wire::ids::{CommitTime, Lineage, Offset, PartitionId};
 use tailwater_wire::limits::FANOUT_BATCH_BYTES;
+use tailwater_wire::mutant::{Mutant, planted};
 
 use crate::fanout::batch::{ChildBatch, Part, Take};
 use crate::fanout::cursor::message::{RequestId, StallReason};
@@ -368,6 +369,9 @@ impl Bucket {
         self.watermark = watermark;
         self.heard = true;
         self.position = self.position.max(watermark);
+        if planted(Mutant::ResendAcknowledged) {
+            (self.watermark, self.position) = (Offset::ZERO, self.gate);
+        }
         self.read_to = self.position;
         word
     }
