@@ -1,4 +1,4 @@
-//! Half a minute of the storm that `soak.rs` lets blow for an hour.
+//! Half a minute of the storm that the program `soak` lets blow for an hour.
 
 use std::time::Duration;
 
