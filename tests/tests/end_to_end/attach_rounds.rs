@@ -1,4 +1,4 @@
-//! Attach, detach and attach again under load: each link begins at exactly the record it was attached at. the program `soak` has
+//! Attach, detach and attach again under load: each link begins at exactly the record it was attached at. The program `soak` has
 //! more rounds of the same.
 
 use std::time::Duration;
