@@ -4,6 +4,7 @@
 use std::rc::Rc;
 use std::time::Duration;
 
+use tailwater_storage::error::CommitError;
 use tailwater_storage::log::round::commit_round_timed;
 
 use crate::clock::system::elapsed_since_boot;
@@ -15,10 +16,13 @@ const UPKEEP_EVERY: Duration = Duration::from_millis(250);
 const PREPARE_AGAIN: Duration = Duration::from_secs(5);
 
 /// Commits what is pending, one round after another, for the life of the shard. While one round is being flushed
-/// the next one gathers (DESIGN.md section 4).
+/// the next one gathers (DESIGN.md section 4). A partition that needs a new segment takes part again when it has it.
 pub async fn commit_loop(partitions: Rc<Partitions>) {
     loop {
-        let dirty = partitions.take_dirty().await;
+        let mut dirty = partitions.take_dirty().await;
+        for partition in dirty.extract_if(.., |partition| partition.log.needs_roll()) {
+            glommio::spawn_local(roll(Rc::clone(&partitions), partition)).detach();
+        }
         let logs: Vec<_> = dirty.iter().map(|partition| Rc::clone(&partition.log)).collect();
         let now = partitions.clock().now();
         let outcome = commit_round_timed(partitions.disk(), &logs, now, &elapsed_since_boot).await;
@@ -46,6 +50,24 @@ pub async fn upkeep_loop(partitions: Rc<Partitions>) {
             upkeep(&partitions, &partition);
         }
     }
+}
+
+/// In a task of its own: several flushes, one after another, for which the shard's other partitions do not wait.
+async fn roll(partitions: Rc<Partitions>, partition: Rc<Partition>) {
+    let (began, now) = (elapsed_since_boot(), partitions.clock().now());
+    let Some(outcome) = partition.log.roll_if_needed(now).await else {
+        return;
+    };
+    let counters = partitions.counters();
+    let took = elapsed_since_boot().saturating_sub(began);
+    counters.roll.record(took.as_nanos() as u64);
+    if matches!(outcome, Err(CommitError::OutcomeUnknown(_))) {
+        counters.latched.add(1);
+    }
+    if partition.log.needs_round() {
+        partitions.mark_dirty(&partition);
+    }
+    prepare_ahead(&partition);
 }
 
 /// Has the next segment made ready as soon as one is wanted: a fast producer fills the rest of the active one in a

@@ -140,6 +140,8 @@ pub struct ShardCounters {
     pub append: Histogram,
     /// One shared flush.
     pub fsync: Histogram,
+    /// What a partition's commits wait for a new segment.
+    pub roll: Histogram,
     /// Batches appended by producers and cursors.
     pub batches: Cell,
     /// Records appended.

@@ -25,9 +25,10 @@ const SECONDS_BOUNDS: [f64; 19] = [
 type Pick = fn(&ShardCounters) -> u64;
 
 /// Those that are histograms.
-const HISTOGRAMS: [&str; 3] = [
+const HISTOGRAMS: [&str; 4] = [
     "log_append_seconds",
     "log_fsync_seconds",
+    "log_roll_seconds",
     "fanout_reconcile_seconds",
 ];
 
@@ -40,6 +41,10 @@ const HELP: &[(&str, &str)] = &[
     (
         "log_fsync_seconds",
         "One flush, shared by all partitions of a commit round; of a lone partition, its write and flush.",
+    ),
+    (
+        "log_roll_seconds",
+        "What a partition's commits wait for a new segment; other partitions do not.",
     ),
     ("log_batches_total", "Batches appended."),
     ("log_records_total", "Records appended."),
@@ -294,7 +299,8 @@ impl Exporter {
             .seen
             .lock()
             .unwrap_or_else(std::sync::PoisonError::into_inner);
-        let picks: [fn(&ShardCounters) -> &Histogram; 3] = [|s| &s.append, |s| &s.fsync, |s| &s.reconcile];
+        let picks: [fn(&ShardCounters) -> &Histogram; 4] =
+            [|s| &s.append, |s| &s.fsync, |s| &s.roll, |s| &s.reconcile];
         for ((name, pick), seen) in HISTOGRAMS.iter().zip(picks).zip(&mut seen.0) {
             let key = key(name, &[]);
             let histogram = self.recorder.register_histogram(&key, &METADATA);

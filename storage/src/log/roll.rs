@@ -8,6 +8,7 @@ use crate::disk::device::{Disk, DiskResult};
 use crate::disk::latch::LatchStep;
 use crate::eras::{Era, Eras};
 use crate::error::{CommitError, is_full};
+use crate::group_commit::Take;
 use crate::layout;
 use crate::log::PartitionLog;
 use crate::log::era::EndEraError;
@@ -121,9 +122,27 @@ impl<D: Disk> PartitionLog<D> {
         }
     }
 
+    /// Whether the next round would have to begin a segment here before it writes.
+    pub fn needs_roll(&self) -> bool {
+        matches!(self.state.borrow().next_take(), Take::Roll { .. })
+    }
+
+    /// Begins the segment that the next round needs, if it needs one. That takes several flushes, for which nobody else has
+    /// to wait: rounds pass this log over meanwhile.
+    ///
+    /// # Errors
+    /// What it means for what was pending; whoever waits for that has been told.
+    pub async fn roll_if_needed(&self, now: CommitTime) -> Option<Result<(), CommitError>> {
+        let take = self.state.borrow().next_take();
+        let Take::Roll { bytes } = take else {
+            return None;
+        };
+        Some(self.roll(bytes, now).await)
+    }
+
     /// Begins a segment with room for `bytes` at least. Everything in the old one is flushed: no round is under way.
     /// When the disk is full, what is pending is taken back and its waiters are told.
-    pub(super) async fn roll(&self, bytes: u64, now: CommitTime) -> Result<(), CommitError> {
+    async fn roll(&self, bytes: u64, now: CommitTime) -> Result<(), CommitError> {
         self.roll_with(bytes, now, None).await
     }
 

@@ -11,7 +11,7 @@ use crate::disk::device::{Disk, DiskError, DiskResult, File, FlushScope, OpenMod
 use crate::disk::flush_watch::FlushWatch;
 use crate::disk::latch::{LatchStep, Latched};
 use crate::error::CommitError;
-use crate::group_commit::{Fate, Take, fates};
+use crate::group_commit::{Fate, fates};
 use crate::log::state::Taken;
 use crate::log::{AbandonGuard, PartitionLog};
 use crate::segment::appender::pack;
@@ -62,8 +62,8 @@ struct Ended {
     written_at: Option<Duration>,
 }
 
-/// Commits what is pending in these logs (up to 1 MiB of each): begins segments where needed, writes all chunks at
-/// once, flushes once (or each file, where a flush covers no more: `Disk::flush_scope`), publishes the new frontiers, wakes
+/// Commits what is pending in these logs (up to 1 MiB of each): begins segments where needed, one after another (see
+/// [`PartitionLog::roll_if_needed`], which does it beforehand and beside the rounds of others), writes all chunks at once, flushes once (or each file, where a flush covers no more: `Disk::flush_scope`), publishes the new frontiers, wakes
 /// who waits. A small chunk that is alone in its round is written and flushed in one step. One round of a log runs at a time; a
 /// log that is in another round is passed over. All logs lie on `disk`'s one filesystem.
 ///
@@ -82,13 +82,11 @@ pub async fn commit_round_timed<D: Disk>(
     let mut outcome = RoundOutcome::default();
     let begun = clock();
     for log in logs {
-        let take = log.state.borrow().next_take();
-        if let Take::Roll { bytes } = take {
-            match log.roll(bytes, now).await {
-                Ok(()) => outcome.rolled += 1,
-                Err(CommitError::DiskFull) => outcome.full += 1,
-                Err(_) => outcome.latched += 1,
-            }
+        match log.roll_if_needed(now).await {
+            None => {}
+            Some(Ok(())) => outcome.rolled += 1,
+            Some(Err(CommitError::DiskFull)) => outcome.full += 1,
+            Some(Err(_)) => outcome.latched += 1,
         }
     }
     let rolled = clock();

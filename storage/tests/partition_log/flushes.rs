@@ -2,16 +2,20 @@
 
 use std::cell::Cell;
 use std::path::Path;
+use std::rc::Rc;
 use std::time::Duration;
 
-use futures_lite::future::block_on;
+use futures_lite::future::{block_on, poll_once};
 use tailwater_storage::disk::device::{BLOCK, Disk, DiskErrorKind, File, FlushScope, OpenMode};
 use tailwater_storage::disk::latch::LatchStep;
 use tailwater_storage::disk::memory::{CrashPlan, MemoryDisk, OpKind};
 use tailwater_storage::error::CommitError;
+use tailwater_storage::log::PartitionLog;
 use tailwater_storage::log::round::{RoundOutcome, commit_round, commit_round_timed};
+use tailwater_wire::batch::view::BatchView;
 use tailwater_wire::ids::Offset;
 
+use crate::lying::{Lying, STALL_SYNC, STALLED};
 use crate::support::*;
 
 fn dir(n: usize) -> String {
@@ -178,4 +182,45 @@ fn a_flush_that_fails_beside_a_background_preparation_latches_its_log() {
     disk.fail_beside_next(OpKind::Prepare, "prepared");
     block_on(log.prepare_next()).expect_err("in doubt");
     assert_eq!(log.latched().unwrap().at, LatchStep::Prepare);
+}
+
+// Beginning a segment takes several flushes. The commits of all partitions of a shard waited for it, and for the next
+// partition's behind it: 80 to 190 ms were seen in their tails.
+#[test]
+fn a_log_that_begins_a_segment_keeps_no_other_waiting() {
+    let disk = Lying::<STALL_SYNC>(MemoryDisk::new(1));
+    let open = |n| {
+        let opened = PartitionLog::open(
+            disk.clone(),
+            dir(n).into(),
+            identity(),
+            options(),
+            at(1),
+            numbers(),
+        );
+        block_on(opened).unwrap().0
+    };
+    let (rolling, other) = (open(0), open(1));
+    let large = batch(0, 1, 40_000);
+    let end = rolling
+        .append(large.clone(), &BatchView::parse(&large).unwrap(), at(1), None)
+        .unwrap()
+        .end;
+    let wait = rolling.committed(end);
+    assert!(rolling.needs_roll() && !other.needs_roll());
+    let mut roll = Box::pin(rolling.roll_if_needed(at(1)));
+    STALLED.set(true);
+    assert!(block_on(poll_once(&mut roll)).is_none(), "it waits for its flush");
+    STALLED.set(false);
+    assert!(!rolling.needs_roll() && !rolling.needs_round());
+    let small = batch(0, 1, 10);
+    other
+        .append(small.clone(), &BatchView::parse(&small).unwrap(), at(2), None)
+        .unwrap();
+    let logs = [Rc::clone(&rolling), Rc::clone(&other)];
+    let outcome = block_on(commit_round(&disk, &logs, at(2)));
+    assert_eq!((outcome.partitions, outcome.records), (1, 1), "the one that can");
+    assert_eq!(other.high_water_mark(), Offset(1));
+    drop(roll);
+    assert!(matches!(block_on(wait), Err(CommitError::OutcomeUnknown(_))));
 }
