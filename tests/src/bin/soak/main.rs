@@ -100,18 +100,32 @@ fn seed_of(given: Option<u64>) -> u64 {
     seed
 }
 
+/// Rounds on one node. Each round verifies everything that the child has of the link's parent, so that its time grows with
+/// the number of rounds before it.
+const STRETCH: u32 = 20;
+
 async fn attach_rounds(args: &RoundsArgs, recreate: bool, bounds: &mut Bounds) {
-    let plan = rounds::Plan {
-        rounds: args.rounds,
-        rate: args.rate,
-        shards: args.shards,
-        seed: seed_of(args.seed),
-        verify_every: 1,
-        recreate,
-    };
-    let seen = rounds::run(plan).await;
-    let rate = seen.acknowledged as f64 / seen.took.as_secs_f64();
-    println!("{seen:?}: {rate:.0} records a second");
+    let seed = seed_of(args.seed);
+    let (mut acknowledged, mut took) = (0, Duration::ZERO);
+    for (stretch, first) in (0..args.rounds).step_by(STRETCH as usize).enumerate() {
+        let seen = rounds::run(rounds::Plan {
+            rounds: STRETCH.min(args.rounds - first),
+            rate: args.rate,
+            shards: args.shards,
+            seed: seed.wrapping_add(stretch as u64),
+            verify_every: 1,
+            recreate,
+        })
+        .await;
+        println!("rounds from {first} on: {seen:?}");
+        acknowledged += seen.acknowledged;
+        took += seen.took;
+    }
+    let rate = acknowledged as f64 / took.as_secs_f64();
+    println!(
+        "{} rounds, {acknowledged} records: {rate:.0} a second",
+        args.rounds
+    );
     // A producer whose topic is deleted under it cannot keep its rate.
     if !recreate {
         bounds.hold(
