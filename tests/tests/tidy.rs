@@ -77,6 +77,7 @@ const GUARDED: &[(&str, &[&str])] = &[
             "tools/",
             "bench/",
             "tests/",
+            "models/src/check.rs",
         ],
     ),
     (
@@ -111,6 +112,10 @@ const LAYERS: &[(&str, &[&str])] = &[
         "bench",
         &["tailwater_wire", "tailwater_node", "tailwater_storage"],
     ),
+    (
+        "models",
+        &["tailwater_wire", "tailwater_storage", "tailwater_node"],
+    ),
 ];
 
 fn root() -> PathBuf {
@@ -137,7 +142,7 @@ fn sources() -> BTreeMap<String, String> {
         }
     }
     let (root, mut found) = (root(), BTreeMap::new());
-    for package in ["wire", "storage", "node", "tools", "bench", "tests"] {
+    for package in ["wire", "storage", "node", "tools", "bench", "models", "tests"] {
         walk(&root.join(package), &root, &mut found);
     }
     assert!(found.len() > 40, "the walk found the sources");

@@ -75,7 +75,7 @@ impl Phase {
 }
 
 /// A child partition's answer to a batch.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Outcome {
     Acked { receipt: Receipt, duplicate: bool },
     Expected(Offset),
@@ -83,7 +83,7 @@ pub(super) enum Outcome {
 }
 
 /// A batch that was sent.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 struct Sent {
     request: RequestId,
     end: Offset,
@@ -151,7 +151,7 @@ pub(super) enum Refused {
 }
 
 /// See the module.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct Bucket {
     pub partition: PartitionId,
     pub phase: Phase,

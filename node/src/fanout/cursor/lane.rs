@@ -24,7 +24,7 @@ pub(super) struct Reading {
 }
 
 /// See the module.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub(super) struct Lane {
     /// At most one.
     pub reading: Option<Reading>,

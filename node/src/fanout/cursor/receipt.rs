@@ -2,8 +2,9 @@
 
 use tailwater_wire::ids::Offset;
 
-/// A child partition's acknowledgement: everything of this origin below its watermark is flushed there.
-#[derive(Debug, PartialEq, Eq)]
+/// A child partition's acknowledgement: everything of this origin below its watermark is flushed there. A clone promises
+/// the same once more; only models, which copy whole cursors, make one.
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Receipt {
     watermark: Offset,
 }

@@ -88,8 +88,8 @@ pub(super) enum LaneName {
     Behind,
 }
 
-/// See the module.
-#[derive(Debug)]
+/// See the module. A clone is for models, which look at every way on from one state; a node runs each cursor once.
+#[derive(Debug, Clone)]
 pub struct Cursor {
     pub(super) config: CursorConfig,
     pub(super) life: Life,
