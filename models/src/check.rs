@@ -16,7 +16,7 @@ const STATES_MAX: usize = 300_000;
 /// States in which a planted fault has to be found.
 const SEARCH_MAX: usize = 3_000_000;
 
-/// Whether bounds are to be the greater ones, which take minutes: `TAILWATER_MODELS=deep`.
+/// Whether bounds are to be the greater ones, for runs by hand: `TAILWATER_MODELS=deep`.
 #[must_use]
 pub fn deep() -> bool {
     std::env::var("TAILWATER_MODELS").is_ok_and(|depth| depth == "deep")

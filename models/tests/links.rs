@@ -1,6 +1,6 @@
 //! Attach, detach, attach again, delete and make anew, in every order of events within bounds (SPEC.md F6, F7, F8, F12).
 //!
-//! With `TAILWATER_MODELS=deep` the bounds are greater, and take minutes.
+//! With `TAILWATER_MODELS=deep` the bounds are greater, and nothing stops before the end.
 
 use tailwater_models::check::{breaks, deep, holds};
 use tailwater_models::links::model::{

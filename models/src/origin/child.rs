@@ -11,7 +11,7 @@ use tailwater_wire::code::ErrorCode;
 use tailwater_wire::ids::{CommitTime, Lineage, Offset, OriginId, PartitionId, Writer};
 
 use super::model::Fault;
-use super::parent::{Copy, read_value};
+use super::parent::{Copied, read_value};
 
 /// What a cursor asks.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -80,7 +80,7 @@ impl Answer {
 struct Appended {
     previous: u64,
     end: u64,
-    records: Vec<Copy>,
+    records: Vec<Copied>,
     mark: Option<(Lineage, u32, u64)>,
 }
 
@@ -226,13 +226,13 @@ impl Child {
 
     /// The records in the log, in order.
     #[must_use]
-    pub fn records(&self) -> Vec<Copy> {
+    pub fn records(&self) -> Vec<Copied> {
         self.log.iter().flat_map(|batch| batch.records.clone()).collect()
     }
 
     /// Those of them that no crash takes.
     #[must_use]
-    pub fn durable(&self) -> Vec<Copy> {
+    pub fn durable(&self) -> Vec<Copied> {
         let flushed = &self.log[..self.flushed];
         flushed.iter().flat_map(|batch| batch.records.clone()).collect()
     }

@@ -9,7 +9,7 @@ use tailwater_wire::ids::{CommitTime, Offset, PartitionId};
 
 use super::child::Ask;
 use super::life::SLAB_RECORDS_MAX;
-use super::parent::Copy;
+use super::parent::Copied;
 use super::world::{Message, World};
 
 /// Each record of one history is in its child partition once, in order, and none is missing in between.
@@ -271,7 +271,7 @@ fn is_diverged(world: &World) -> bool {
         )
     });
     let kept = world.before.map_or(u64::MAX, |(_, kept)| kept as u64);
-    let lost = |copy: &Copy| copy.0 == 0 && copy.1 >= kept;
+    let lost = |copy: &Copied| copy.0 == 0 && copy.1 >= kept;
     stands
         && world
             .children

@@ -17,7 +17,7 @@ pub const RECORDS_MAX: usize = 8;
 pub const HISTORIES: usize = 2;
 
 /// One record: the history that it was committed in, and its offset.
-pub type Copy = (u8, u64);
+pub type Copied = (u8, u64);
 
 /// See the module.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -132,7 +132,7 @@ fn build(history: u8, offset: u64) -> Bytes {
 
 /// What a copied record says that it is.
 #[must_use]
-pub fn read_value(value: &[u8]) -> Copy {
+pub fn read_value(value: &[u8]) -> Copied {
     let text = std::str::from_utf8(value).expect("written here");
     let (history, offset) = text.split_once('/').expect("written here");
     (

@@ -7,7 +7,7 @@ use tailwater_wire::partitioner::keyless;
 use super::child::{Answer, Ask, Child};
 use super::life::{Life, ORIGIN, Request};
 use super::model::{Model, Spent};
-use super::parent::{Copy, Parent};
+use super::parent::{Copied, Parent};
 
 /// A message on its way. The channel keeps no order.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -172,18 +172,18 @@ impl World {
 
     /// What a child partition should hold in the end, of the history now.
     #[must_use]
-    pub fn wanted(&self, bucket: PartitionId) -> Vec<Copy> {
+    pub fn wanted(&self, bucket: PartitionId) -> Vec<Copied> {
         self.placed(self.parent.records.clone(), bucket)
     }
 
     /// What it should have held in the end, of the history before.
     #[must_use]
-    pub fn wanted_before(&self, bucket: PartitionId) -> Option<Vec<Copy>> {
+    pub fn wanted_before(&self, bucket: PartitionId) -> Option<Vec<Copied>> {
         self.before
             .map(|(records, _)| self.placed(vec![0; records], bucket))
     }
 
-    fn placed(&self, records: Vec<u8>, bucket: PartitionId) -> Vec<Copy> {
+    fn placed(&self, records: Vec<u8>, bucket: PartitionId) -> Vec<Copied> {
         let partitions = self.children.len() as u32;
         let all = records.into_iter().zip(0u64..);
         all.filter(|(_, offset)| keyless(ORIGIN.partition, Offset(*offset), partitions) == bucket)
