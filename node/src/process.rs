@@ -436,6 +436,15 @@ fn bind(
     address: SocketAddr,
     purpose: &'static str,
 ) -> Result<(std::net::TcpListener, SocketAddr), StartError> {
+    bind_pausing(address, purpose, std::thread::sleep)
+}
+
+/// [`bind`], with what passes the time between two attempts.
+fn bind_pausing(
+    address: SocketAddr,
+    purpose: &'static str,
+    mut pause: impl FnMut(Duration),
+) -> Result<(std::net::TcpListener, SocketAddr), StartError> {
     let mut left = BIND_AGAIN_TIMES;
     loop {
         let bound = std::net::TcpListener::bind(address)
@@ -446,7 +455,7 @@ fn bind(
                     tracing::warn!(%address, purpose, "the port is in use; trying again, a process that was killed may still hold it");
                 }
                 left -= 1;
-                std::thread::sleep(BIND_AGAIN_EVERY);
+                pause(BIND_AGAIN_EVERY);
             }
             bound => {
                 return bound.map_err(|source| StartError::Listen {
@@ -520,4 +529,54 @@ fn abort_on_panic() {
 fn on_stall(shard: &str, stalled: Duration) {
     tracing::error!(shard, ?stalled, "a shard does not run any more: the process ends");
     std::process::abort();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Another program's listener on a port of its own.
+    fn taken() -> (std::net::TcpListener, SocketAddr) {
+        let holder = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+        let address = holder.local_addr().expect("an address");
+        (holder, address)
+    }
+
+    #[test]
+    fn a_port_in_use_is_tried_again_for_ten_seconds_and_refused_by_name() {
+        let (_holder, address) = taken();
+        let mut waited = Duration::ZERO;
+        let refused = bind_pausing(address, "clients", |pause| waited += pause);
+        let refused = refused.expect_err("the port is in use").to_string();
+        assert_eq!(waited, Duration::from_secs(10));
+        let said = format!("cannot listen on {address} for clients: ");
+        assert!(
+            refused.starts_with(&said) && refused.contains("in use"),
+            "{refused}"
+        );
+    }
+
+    #[test]
+    fn a_port_that_becomes_free_within_ten_seconds_is_taken() {
+        for free_after in [Duration::from_millis(50), Duration::from_secs(10)] {
+            let (holder, address) = taken();
+            let (mut holder, mut waited) = (Some(holder), Duration::ZERO);
+            let bound = bind_pausing(address, "clients", |pause| {
+                waited += pause;
+                if waited >= free_after {
+                    holder = None;
+                }
+            });
+            let (_listener, bound) = bound.expect("the port is free by then");
+            assert_eq!((bound, waited), (address, free_after));
+        }
+    }
+
+    #[test]
+    fn what_no_waiting_mends_is_refused_at_once() {
+        // An address of nobody here (RFC 5737).
+        let elsewhere = SocketAddr::from(([192, 0, 2, 1], 0));
+        let refused = bind_pausing(elsewhere, "clients", |_| panic!("waited"));
+        assert!(matches!(refused, Err(StartError::Listen { .. })));
+    }
 }

@@ -425,7 +425,7 @@ fn a_producer_that_was_let_go_is_unknown_before_and_after_a_crash() {
 }
 
 #[test]
-fn an_open_that_found_no_room_or_no_disk_has_not_happened() {
+fn an_open_that_found_no_disk_has_not_happened() {
     let disk = MemoryDisk::new(1);
     let (log, _) = open(&disk);
     let key = ProducerKey::Named("feed".to_owned());

@@ -8,14 +8,15 @@ use futures_lite::future::{block_on, poll_once};
 use tailwater_storage::disk::device::{Disk, DiskErrorKind};
 use tailwater_storage::disk::latch::LatchStep;
 use tailwater_storage::disk::memory::{CrashPlan, MemoryDisk, OpKind};
-use tailwater_storage::error::{AppendError, CommitError, OpenError};
+use tailwater_storage::error::{AppendError, CommitError, OpenError, ProducerError};
 use tailwater_storage::log::PartitionLog;
 use tailwater_storage::log::options::{LogIdentity, LogOptions};
 use tailwater_storage::log::round::{commit_round, commit_round_timed};
 use tailwater_storage::slab::ReadLimits;
 use tailwater_wire::batch::view::BatchView;
 use tailwater_wire::checksum::crc;
-use tailwater_wire::ids::{Incarnation, Offset, PartitionId};
+use tailwater_wire::ids::{Incarnation, Offset, PartitionId, Writer};
+use tailwater_wire::message::ProducerKey;
 use tailwater_wire::meta::Durability;
 
 use crate::lying::{Lying, STALL_SYNC, STALLED};
@@ -145,7 +146,7 @@ fn a_lone_chunk_is_one_step_where_that_is_possible_and_durable_in_any_case() {
 fn a_duplicate_fails_with_its_original() {
     let disk = MemoryDisk::new(1);
     let (log, _) = open(&disk);
-    let writer = tailwater_wire::ids::Writer::Random([3; 16]);
+    let writer = Writer::Random([3; 16]);
     open_random(&log, &disk, [3; 16]);
     let bytes = batch_of(writer, 0, 0, 1, 10);
     let original = log.committed(try_append(&log, &bytes, 1).unwrap().end);
@@ -188,7 +189,7 @@ fn an_abandoned_round_latches() {
 fn a_full_disk_takes_back_what_was_not_written() {
     let disk = MemoryDisk::new(1);
     let (log, _) = open(&disk);
-    let writer = tailwater_wire::ids::Writer::Random([3; 16]);
+    let writer = Writer::Random([3; 16]);
     open_random(&log, &disk, [3; 16]);
     try_append(&log, &batch_of(writer, 0, 0, 1, 10), 1).unwrap();
     round(&log, &disk, 1);
@@ -227,6 +228,91 @@ fn a_full_disk_takes_back_what_was_not_written() {
     check_content(&log, 3, &[]);
     drop(log);
     check_content(&open(&disk).0, 3, &[]);
+}
+
+/// A log whose active segment has no room left, on a disk that has none for the next one. The producer is known and has
+/// written one record.
+fn without_room(known: [u8; 16]) -> (Log, MemoryDisk) {
+    let fill = |chunks: u64| {
+        let disk = MemoryDisk::new(1);
+        let (log, _) = open(&disk);
+        open_random(&log, &disk, known);
+        try_append(&log, &batch_of(Writer::Random(known), 0, 0, 1, 10), 1).unwrap();
+        round(&log, &disk, 1);
+        (0..chunks).for_each(|_| commit(&log, &disk, 1, 10, 1));
+        (log, disk)
+    };
+    // As many small chunks as the first segment takes.
+    let chunks = (0..).find(|&chunks| segments(&fill(chunks + 1).1).len() > 1);
+    let (log, disk) = fill(chunks.expect("a segment ends"));
+    let used: u64 = segments(&disk)
+        .iter()
+        .map(|path| disk.peek(path).unwrap().len() as u64)
+        .sum();
+    disk.set_capacity(Some(used));
+    (log, disk)
+}
+
+#[test]
+fn an_open_that_found_no_room_has_not_happened() {
+    let refused_as_full = |log: &Log, key: &ProducerKey| {
+        let refused = log.open_producer(key, at(3)).err();
+        assert!(
+            matches!(refused, Some(ProducerError::Refused(AppendError::DiskFull))),
+            "{refused:?}"
+        );
+        assert!(!log.needs_round(), "nothing was begun");
+    };
+    for key in [
+        ProducerKey::Random([7; 16]),
+        ProducerKey::Named("feed".to_owned()),
+    ] {
+        let (log, disk) = without_room([3; 16]);
+        let end = log.next_offset();
+        let (opened, known) = log.open_producer(&key, at(2)).unwrap();
+        let (again, known_again) = log.open_producer(&key, at(2)).unwrap();
+        assert!(opened.is_new && !again.is_new);
+        // Who does not wait for the answer is taken back as well.
+        let first = batch_of(opened.writer, 0, 0, 1, 10);
+        let early = log.committed(try_append(&log, &first, 2).unwrap().end);
+        let outcome = round(&log, &disk, 2);
+        assert_eq!((outcome.full, outcome.latched), (1, 0));
+        assert!(matches!(block_on(known), Err(CommitError::DiskFull)));
+        assert!(matches!(block_on(known_again), Err(CommitError::DiskFull)));
+        assert!(matches!(block_on(early), Err(CommitError::DiskFull)));
+        assert_eq!(log.next_offset(), end);
+        let check_unknown = || {
+            let refused = try_append(&log, &first, 3);
+            assert!(
+                matches!(refused, Err(AppendError::UnknownProducer)),
+                "{refused:?}"
+            );
+        };
+        check_unknown();
+        refused_as_full(&log, &key);
+        check_unknown();
+        // Who was known before still is, with its sequence.
+        let retried = batch_of(Writer::Random([3; 16]), 0, 0, 1, 10);
+        assert!(try_append(&log, &retried, 3).unwrap().duplicate);
+        disk.set_capacity(None);
+        block_on(log.prepare_next()).unwrap();
+        check_unknown();
+        let (opened, known) = log.open_producer(&key, at(4)).unwrap();
+        assert_eq!((opened.last_sequence, opened.is_new), (0, true));
+        while log.needs_round() {
+            round(&log, &disk, 4);
+        }
+        block_on(known).expect("there is room");
+        let appended = try_append(&log, &first, 5).expect("its first batch");
+        assert_eq!((appended.duplicate, appended.base_offset), (false, Some(end)));
+        round(&log, &disk, 5);
+        drop(log);
+        let (log, _) = open(&disk.crash(CrashPlan::LoseAll));
+        assert!(
+            try_append(&log, &first, 6).unwrap().duplicate,
+            "and is there once"
+        );
+    }
 }
 
 #[test]

@@ -1,12 +1,18 @@
 //! A machine or a directory that a node cannot work on: it says so by name, ends with exit code 1, and leaves alone
 //! what others have.
 
+use std::net::TcpListener;
+use std::time::{Duration, Instant};
+
 use tailwater_tests::cluster::load::{LoadOptions, produce, topic};
 use tailwater_tests::cluster::mount::LoopMount;
 use tailwater_tests::cluster::node::{Refused, TestNode};
 use tailwater_tests::cluster::place::share_machine;
 use tailwater_tests::cluster::reading::log;
 use tailwater_tests::cluster::witness::{Witness, spec};
+
+/// How long a node tries a port that is in use.
+const PORT_WITHIN: Duration = Duration::from_secs(10);
 
 /// One line that begins with `error: ` and has these words, and exit code 1.
 #[track_caller]
@@ -70,7 +76,9 @@ async fn a_listener_or_a_setting_that_cannot_be_is_named() {
     let node = TestNode::start().await;
     let taken = node.listen().to_string();
     let mut second = TestNode::prepare(None, "").listening_as(&node);
-    check(&second.start_refused().await, &[&taken, "in use"]);
+    let began = Instant::now();
+    check(&second.start_refused().await, &[&taken, "in use", "(LISTEN)"]);
+    assert!(began.elapsed() >= PORT_WITHIN, "a port may yet become free");
     for (config, words) in [
         ("lisen = '127.0.0.1:1'", &["lisen"][..]),
         ("shards = 0", &["shards", "1 to 256"]),
@@ -90,6 +98,21 @@ async fn a_listener_or_a_setting_that_cannot_be_is_named() {
         );
     }
     assert!(node.get("/healthz").await.0 == 200);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_port_that_becomes_free_is_taken() {
+    let _shared = share_machine().await;
+    let mut node = TestNode::prepare(None, "");
+    let holder = TcpListener::bind(node.listen()).expect("a free port");
+    let held = Duration::from_secs(2);
+    let freed = tokio::spawn(async move {
+        tokio::time::sleep(held).await;
+        drop(holder);
+    });
+    assert!(node.restart().await >= held);
+    freed.await.expect("freed");
+    node.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -214,10 +214,6 @@ impl Bucket {
         self.position
     }
 
-    pub fn watermark(&self) -> Offset {
-        self.watermark
-    }
-
     pub fn read_to(&self) -> Offset {
         self.read_to
     }
@@ -442,6 +438,11 @@ impl Bucket {
         let mark = mark.filter(|_| self.watermark > Offset::ZERO)?;
         let lineage = mark.lineage;
         self.phase = Phase::Verifying { request, lineage };
-        Some((Offset(self.watermark.0 - 1), mark))
+        Some((self.copied_last(), mark))
+    }
+
+    /// The parent record that the child's watermark ends with; offset 0 where there is none.
+    pub fn copied_last(&self) -> Offset {
+        Offset(self.watermark.0.saturating_sub(1))
     }
 }

@@ -47,11 +47,14 @@ impl Cursor {
         out: &mut Vec<Action>,
     ) {
         // Behind a notice of dropped records there is no parent batch to compare with: its mark has no time. In one
-        // history that is no doubt; under a new one the parent is asked, and has nothing to show.
-        let compared = |mark: &OriginMark| {
-            mark.parent_commit_time > CommitTime::default() || mark.lineage != self.config.lineage
-        };
-        let mark = mark.filter(compared);
+        // history that is no doubt. Under a new one nothing is left to show, also while the records that the notice
+        // speaks of are still there.
+        let is_notice = |mark: &OriginMark| mark.parent_commit_time == CommitTime::default();
+        if mark.is_some_and(|mark| is_notice(&mark) && mark.lineage != self.config.lineage) {
+            let offset = self.buckets[index].copied_last();
+            return self.stands(index, StallReason::Unproved { offset }, out);
+        }
+        let mark = mark.filter(|mark| !is_notice(mark));
         let request = self.request();
         match self.buckets[index].verify(request, mark) {
             Some((offset, mark)) => out.push(Action::VerifyParent {
@@ -78,7 +81,7 @@ impl Cursor {
         else {
             return;
         };
-        let offset = Offset(self.buckets[index].watermark().0.saturating_sub(1));
+        let offset = self.buckets[index].copied_last();
         match verdict {
             ParentVerdict::Same => self.opened(index, now, out),
             // In one history an offset is given once: what is gone was what was copied.

@@ -1,6 +1,6 @@
 //! Retention that passes the cursor: what is gone, what is about to go, and what was on its way meanwhile.
 
-use super::{config, go_on, opened};
+use super::{Rig, config, go_on, ledger, opened};
 use tailwater_wire::ids::Offset;
 
 #[test]
@@ -93,7 +93,7 @@ fn what_is_spared_is_read_as_if_nobody_had_asked() {
 
 #[test]
 fn a_child_partition_that_was_not_heard_may_stand_anywhere_and_learns_of_it_when_it_is() {
-    let mut rig = super::Rig::new(config(1, 0));
+    let mut rig = Rig::new(config(1, 0));
     go_on(
         &mut rig,
         "tick => open 0
@@ -107,12 +107,87 @@ fn a_child_partition_that_was_not_heard_may_stand_anywhere_and_learns_of_it_when
 #[test]
 fn a_count_that_was_stored_before_a_crash_stands() {
     let mut config = config(1, 0);
-    config.gaps = super::ledger(30, &["0:0-30=7"]);
-    let mut rig = super::Rig::new(config);
+    config.gaps = ledger(30, &["0:0-30=7"]);
+    let mut rig = Rig::new(config);
     go_on(
         &mut rig,
         "tick => open 0
          opened 0 0 => dropped 0 0..30 7; commit 0 0->30 lost 7; read 30 wait=1000
          acked 0 =>",
     );
+}
+
+/// What a cursor counts that starts over a ledger in which retention has taken everything below 40: 30 records of child
+/// partition 0, of which 12 lie below 10, and 10 of child partition 1.
+fn restarted(script: &str) -> (Rig, [u64; 2]) {
+    let mut config = config(2, 0);
+    config.gaps = ledger(40, &["0:0-10=12", "0:10-40=18", "1:0-40=10"]);
+    let mut rig = Rig::new(config);
+    go_on(&mut rig, script);
+    let progress = rig.cursor.progress();
+    let dropped = [progress[0].dropped, progress[1].dropped];
+    assert_eq!(rig.cursor.probe().dropped, dropped.iter().sum::<u64>());
+    (rig, dropped)
+}
+
+#[test]
+fn in_one_history_a_notice_that_arrived_is_enough_and_is_not_counted_again() {
+    let (rig, dropped) = restarted(
+        "tick => open 0; open 1
+         opened 0 40 notice =>
+         opened 1 0 => dropped 1 0..40 10; commit 1 0->40 lost 10; read 40 wait=1000
+         acked 1 =>",
+    );
+    assert_eq!((dropped, rig.cursor.position()), ([0, 10], Offset(40)));
+}
+
+/// The incident: a `written` parent crashed after a child partition had its notice and before the segments went. Its
+/// record 39 was still there, the notice was compared with it, and the link stood as diverged, which nothing had shown.
+#[test]
+fn under_a_new_lineage_a_notice_proves_nothing_and_is_neither_compared_nor_counted_again() {
+    let (rig, dropped) = restarted(
+        "tick => open 0; open 1
+         opened 0 40 other-notice => stall: unproved: the parent has a new history, and its record 39, which could \
+         show that it goes on from what was copied, is gone
+         opened 1 0 => dropped 1 0..40 10
+         +60000 =>",
+    );
+    assert_eq!((dropped, rig.cursor.persistable()), ([0, 0], None));
+}
+
+#[test]
+fn a_record_copied_after_a_notice_proves_a_new_lineage_and_the_notice_is_not_counted_again() {
+    let (_, dropped) = restarted(
+        "tick => open 0; open 1
+         opened 0 50 other-lineage => verify 0 at 49
+         opened 1 45 other-lineage => verify 1 at 44
+         verified 0 same =>
+         verified 1 same => read 45 wait=1000
+         slab 45 60 0:5 1:5 => commit 0 50->60; commit 1 45->60
+         acked 0 =>
+         acked 1 => read 60 wait=1000",
+    );
+    assert_eq!(dropped, [0, 0]);
+}
+
+#[test]
+fn a_notice_that_a_crash_kept_back_is_given_under_the_new_lineage_and_counted_once() {
+    let (mut rig, dropped) = restarted(
+        "tick => open 0; open 1
+         opened 0 10 other-lineage => verify 0 at 9
+         verified 0 same => dropped 0 10..40 18; commit 0 10->40 lost 18
+         opened 1 40 other-lineage => verify 1 at 39
+         verified 1 same => read 40 wait=1000
+         acked 0 =>",
+    );
+    assert_eq!((dropped, rig.cursor.position()), ([18, 0], Offset(40)));
+    // The child's word for it, once more.
+    go_on(
+        &mut rig,
+        "slab 40 50 0:5 => commit 0 40->50
+         failed 0 => stall 0: child: TIMED_OUT; read 50 wait=1000
+         +1000 => open 0
+         opened 0 40 notice => read 40 wait=0",
+    );
+    assert_eq!(rig.cursor.probe().dropped, 18);
 }

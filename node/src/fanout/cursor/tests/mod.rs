@@ -23,7 +23,7 @@ const START: CommitTime = CommitTime(1_000_000_000_000_000);
 ///
 /// ```text
 /// tick | +MILLIS (time passes, then a tick) | stop | persisted N | persist-failed
-/// opened B W [tail | other-lineage]      verified B same|differs|gone
+/// opened B W [tail | other-lineage | notice | other-notice]      verified B same|differs|gone
 /// slab FROM NEXT [B:RECORDS]... [full] [filtered=N] [head=MILLIS]   head: commit time of the record at NEXT
 /// doom TO (tells where the buckets stand) | accounted TO [B:FROM-TO=RECORDS]... | spared
 /// behind FROM LOG_START [B:FROM-TO=RECORDS]... | ahead FROM HWM | read-failed FROM
@@ -82,9 +82,10 @@ impl Rig {
                 bucket: bucket(),
                 watermark: Offset(number(2)),
                 mark: words.get(3).map(|&tail| OriginMark {
-                    lineage: Lineage([if tail == "tail" { 1 } else { 2 }; 8]),
+                    lineage: Lineage([if tail.starts_with("other") { 2 } else { 1 }; 8]),
                     parent_crc: 7,
-                    parent_commit_time: CommitTime(8),
+                    // A notice of dropped records names no parent batch.
+                    parent_commit_time: CommitTime(if tail.ends_with("notice") { 0 } else { 8 }),
                 }),
             },
             "verified" => Event::Verified {

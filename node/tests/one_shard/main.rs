@@ -1,0 +1,5 @@
+//! Parts of one shard on a real executor and disk, with metadata that a test brings into force itself.
+
+mod child_owner;
+mod starting;
+mod support;
