@@ -230,6 +230,14 @@ impl NodeConfig {
                 return wrong(key, &address, why);
             }
         }
+        let (first, admin) = (u32::from(self.listen.port()), u32::from(self.admin.port()));
+        let same_host = self.listen.ip() == self.admin.ip()
+            || self.listen.ip().is_unspecified()
+            || self.admin.ip().is_unspecified();
+        if first != 0 && admin != 0 && same_host && (first..first + self.shard_count()).contains(&admin) {
+            let why = "one of the ports on which the shards listen, which begin with that of listen";
+            return wrong("admin", &self.admin, why);
+        }
         let log = &self.log;
         let whole_blocks = |bytes: u64| bytes.is_multiple_of(4096) && bytes >= 64 << 10;
         if !whole_blocks(log.segment_bytes_first) {
@@ -298,6 +306,7 @@ mod tests {
         assert!(toml::from_str::<NodeConfig>("lisen = '127.0.0.1:1'").is_err());
         for text in [
             "shards = 0",
+            "shards = 2\nadmin = \"127.0.0.1:7401\"\nlisten = \"127.0.0.1:7400\"",
             "shards = 100000\npin_cores = true",
             "receive_bytes_max = 1000000",
             "[mesh]\ncredits = 0",

@@ -84,6 +84,19 @@ pub enum StartError {
         /// How many there are.
         shards: u32,
     },
+    /// The process may not open enough files for a single partition.
+    #[error(
+        "the process may open {limit} files (RLIMIT_NOFILE), and needs {needed} for {connections} connections \
+         (connections_max) and one partition"
+    )]
+    OpenFiles {
+        /// What the limit is.
+        limit: u64,
+        /// What it must be at least.
+        needed: u64,
+        /// How many clients there may be.
+        connections: usize,
+    },
     /// A shard did not start.
     #[error("{0}")]
     Shard(String),
@@ -183,6 +196,7 @@ impl Node {
             open_files,
             "raised the soft limit of open files to the hard one (RLIMIT_NOFILE)"
         );
+        check_open_files(open_files, config.connections_max)?;
         let lock = lock_data_dir(&config.data)?;
         check_metadata(&config.data)?;
         Space::new(&config.data).make_room();
@@ -465,6 +479,20 @@ fn bind_pausing(
                 });
             }
         }
+    }
+}
+
+/// Refuses a start that could not open a single partition. What begins anyway is hard to recognise later: connections
+/// that fail, and topics that cannot be made.
+fn check_open_files(limit: Option<u64>, connections: usize) -> Result<(), StartError> {
+    let needed = connections as u64 + OTHER_FILES + FILES_PER_PARTITION;
+    match limit {
+        Some(limit) if limit < needed => Err(StartError::OpenFiles {
+            limit,
+            needed,
+            connections,
+        }),
+        _ => Ok(()),
     }
 }
 

@@ -8,6 +8,7 @@ use std::time::Duration;
 use rand::{Rng, SeedableRng, rngs::SmallRng};
 
 use tailwater_storage::disk::device::Disk;
+use tailwater_storage::disk::device::DiskErrorKind;
 use tailwater_storage::disk::flush_watch::FailedFlushes;
 use tailwater_storage::disk::uring::UringDisk;
 use tailwater_storage::layout;
@@ -162,7 +163,10 @@ async fn open_disk(
     failed_flushes: FailedFlushes,
 ) -> Result<UringDisk, String> {
     let self_test = UringDisk::start(&config.data, failed_flushes).await;
-    let disk = self_test.map_err(|error| format!("the disk cannot be used: {error}"))?;
+    let disk = self_test.map_err(|error| match error.kind {
+        DiskErrorKind::NoSpace => format!("the disk is full: {error}; a start needs about 1 MiB of it"),
+        _ => format!("the disk cannot be used: {error}"),
+    })?;
     let topics = disk.create_dir_all(&layout::topics_dir(&config.data)).await;
     topics.map_err(|error| error.to_string())?;
     if first {

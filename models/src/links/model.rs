@@ -41,6 +41,8 @@ pub enum Fault {
     AttachWithoutStop,
     /// Data that the local replica does not know is removed.
     RemoveByReplica,
+    /// A shard on which a deleted topic is not open takes whatever lies there for its data.
+    RemoveUnmarked,
 }
 
 /// The bounds of a world.

@@ -335,7 +335,7 @@ impl World {
                 parents_shard,
                 incarnation: gone,
                 ..
-            } => self.remove(parents_shard, gone),
+            } => self.remove(parents_shard, gone, model.fault),
         }
     }
 
@@ -357,8 +357,8 @@ impl World {
     }
 
     /// A shard removes a deleted parent's data, as the node does it: its own life that is open tells it whether another
-    /// one has begun; a shard on which the topic is not open takes the leader's word for what lies there.
-    fn remove(&mut self, parents_shard: bool, gone: u8) {
+    /// one has begun; a shard on which the topic is not open looks for the mark of the life that is meant.
+    fn remove(&mut self, parents_shard: bool, gone: u8, fault: Option<Fault>) {
         let view = if parents_shard {
             self.owner.view
         } else {
@@ -370,6 +370,10 @@ impl World {
             .topic_gone(true, gone)
             .filter(|proof| proof.incarnation() == incarnation(gone));
         if proof.is_none() || open.is_some_and(|open| open != gone) {
+            return;
+        }
+        let is_marked = self.owner.data.as_ref().is_some_and(|(life, _)| *life == gone);
+        if open.is_none() && !is_marked && fault != Some(Fault::RemoveUnmarked) {
             return;
         }
         self.remove_data();

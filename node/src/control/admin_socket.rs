@@ -12,10 +12,12 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use tokio::time::{Sleep, sleep};
+use tokio::time::{Instant, Sleep, sleep};
 
 /// Connections at a time; one more waits in the kernel's queue.
 const CONNECTIONS_MAX: usize = 64;
+/// Within this time a connection has said something, or makes room for the next one: probes do not wait behind idle ones.
+const SPEAKS_WITHIN: Duration = Duration::from_secs(2);
 /// How long a connection lives at most. A scraper that keeps one open connects again.
 const LIVES: Duration = Duration::from_secs(30);
 /// How long to wait when the process is out of descriptors.
@@ -31,6 +33,7 @@ pub struct AdminListener {
 pub struct AdminStream {
     inner: TcpStream,
     end: Pin<Box<Sleep>>,
+    has_spoken: bool,
     _place: OwnedSemaphorePermit,
 }
 
@@ -61,7 +64,8 @@ impl axum::serve::Listener for AdminListener {
                     return (
                         AdminStream {
                             inner,
-                            end: Box::pin(sleep(LIVES)),
+                            end: Box::pin(sleep(SPEAKS_WITHIN)),
+                            has_spoken: false,
                             _place: place,
                         },
                         from,
@@ -96,7 +100,13 @@ impl AsyncRead for AdminStream {
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         self.alive(cx)?;
-        Pin::new(&mut self.inner).poll_read(cx, buf)
+        let before = buf.filled().len();
+        let read = Pin::new(&mut self.inner).poll_read(cx, buf);
+        if !self.has_spoken && buf.filled().len() > before {
+            self.has_spoken = true;
+            self.end.as_mut().reset(Instant::now() + LIVES);
+        }
+        read
     }
 }
 

@@ -399,6 +399,8 @@ impl Partitions {
         match self.incarnation(topic) {
             Some(open) if open == incarnation => self.close_topic(topic).await,
             Some(_) => return Ok(()),
+            // Not open here, so nothing here says which life it is of: only the mark that the deletion left does.
+            None if !leftovers::is_marked(&self.disk, &self.data, topic, incarnation).await => return Ok(()),
             None => {}
         }
         let dir = layout::topic_dir(&self.data, topic);

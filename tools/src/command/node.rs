@@ -55,6 +55,7 @@ fn start_failure(error: StartError) -> Failure {
         StartError::MetadataMissing(_) => "METADATA_MISSING",
         StartError::DataDirInUse(_) => "DATA_DIR_IN_USE",
         StartError::Listen { .. } | StartError::PortsExhausted { .. } => "LISTEN",
+        StartError::OpenFiles { .. } => "OPEN_FILES",
         StartError::Shard(_) => "SHARD",
         StartError::Executor(_) => "MACHINE",
         StartError::Metastore(_) => "METASTORE",
@@ -64,6 +65,9 @@ fn start_failure(error: StartError) -> Failure {
     match error {
         StartError::DataDirInUse(_) => {
             failure.hint("stop the other node, or choose another directory with --data")
+        }
+        StartError::OpenFiles { .. } => {
+            failure.hint("raise `ulimit -n`, or LimitNOFILE= in the systemd unit, or lower connections_max")
         }
         StartError::Listen { .. } => {
             failure.hint("another program has the port; --listen and --admin choose others")
