@@ -48,16 +48,15 @@ pub fn check(input: &[u8]) {
         let packed: Vec<u8> = pieces.flat_map(gzip).collect();
         assert_eq!(read(&packed), plain);
     }
-    for event in plain.0.iter().take(64) {
+    let events: Vec<Event> = plain.0.into_iter().take(64).collect();
+    let mut lines = HEAD.as_bytes().to_vec();
+    for event in &events {
         let record = event.to_record();
         assert_eq!(record.key.as_deref(), Some(event.symbol.as_bytes()));
-        let again = read(&[HEAD.as_bytes(), &record.value].concat());
-        assert_eq!(
-            again,
-            (vec![event.clone()], None),
-            "the value is the event's line"
-        );
+        lines.extend_from_slice(&record.value);
+        lines.push(b'\n');
     }
+    assert_eq!(read(&lines), (events, None), "each value is its event's line");
 }
 
 /// The events of a file, and the error that they end with.
