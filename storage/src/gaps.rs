@@ -69,14 +69,20 @@ impl Gaps {
         }
     }
 
-    /// From parts, as a file holds them; `None` when they are not in order or overlap.
+    /// From parts, as a file holds them; `None` when they are not in order or overlap, or count more than one record for
+    /// an offset.
     #[must_use]
     pub fn from_parts(since: Offset, through: Offset, gaps: Vec<Gap>) -> Option<Gaps> {
         let in_order = gaps.windows(2).all(|pair| {
             let (a, b) = (&pair[0], &pair[1]);
             a.bucket < b.bucket || (a.bucket == b.bucket && a.to <= b.from)
         });
-        let whole = |gap: &Gap| gap.from < gap.to && gap.records.max(gap.filtered) > 0 && gap.to <= through;
+        let whole = |gap: &Gap| {
+            let counted = gap.records.checked_add(gap.filtered);
+            gap.from < gap.to
+                && gap.to <= through
+                && counted.is_some_and(|counted| (1..=gap.to.since(gap.from)).contains(&counted))
+        };
         let sound = in_order && gaps.len() <= GAPS_MAX && gaps.iter().all(whole);
         sound.then_some(Gaps { since, through, gaps })
     }
@@ -282,6 +288,12 @@ mod tests {
         );
         assert!(parts(100, &[gap(0, 40, 40, 5)]).is_none(), "an empty range");
         assert!(parts(100, &[gap(0, 10, 40, 0)]).is_none(), "no records");
+        // A damaged ledger that was valid JSON claimed the greatest number of records, and summing it up overflowed.
+        let most = gap(0, 10, 40, u64::MAX);
+        assert!(
+            parts(100, &[most, gap(0, 40, 60, 5)]).is_none(),
+            "more records than offsets"
+        );
         assert!(
             parts(30, &[gap(0, 10, 40, 7)]).is_none(),
             "above what is accounted for"

@@ -132,8 +132,10 @@ pub fn parse_topics_entry(name: &str) -> TopicsEntry {
         return TopicsEntry::Live(topic);
     }
     let deleted = name.strip_prefix(DELETED_PREFIX).and_then(|rest| {
-        let (incarnation, topic) = rest.split_once('-')?;
-        Some((incarnation.parse().ok()?, topic.parse().ok()?))
+        let (digits, topic) = rest.split_once('-')?;
+        let incarnation: Incarnation = digits.parse().ok()?;
+        // Also spelt as we do: another spelling is another name, and what lies there is not ours to remove.
+        (incarnation.to_string() == digits).then_some((incarnation, topic.parse().ok()?))
     });
     deleted.map_or(TopicsEntry::Foreign, |(incarnation, topic)| {
         TopicsEntry::Deleted(incarnation, topic)
@@ -262,6 +264,15 @@ mod tests {
 
     fn topic(name: &str) -> TopicName {
         name.parse().expect("a topic's name")
+    }
+
+    #[test]
+    fn a_deleted_topic_s_directory_is_spelt_as_we_spell_it() {
+        // A directory with capital hex digits in its name was taken for a deleted topic's, and removed at a start.
+        let ours = ".deleted-6a0f6361726e6174-ticks";
+        assert!(matches!(parse_topics_entry(ours), TopicsEntry::Deleted(..)));
+        let other = ".deleted-6A0F6361726E6174-ticks";
+        assert_eq!(parse_topics_entry(other), TopicsEntry::Foreign);
     }
 
     #[test]

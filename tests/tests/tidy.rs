@@ -66,6 +66,7 @@ const GUARDED: &[(&str, &[&str])] = &[
             "tools/",
             "bench/",
             "tests/",
+            "fuzz/src/replay.rs",
         ],
     ),
     (
@@ -116,6 +117,7 @@ const LAYERS: &[(&str, &[&str])] = &[
         "models",
         &["tailwater_wire", "tailwater_storage", "tailwater_node"],
     ),
+    ("fuzz", &["tailwater_wire", "tailwater_storage", "tailwater_node"]),
 ];
 
 fn root() -> PathBuf {
@@ -142,7 +144,9 @@ fn sources() -> BTreeMap<String, String> {
         }
     }
     let (root, mut found) = (root(), BTreeMap::new());
-    for package in ["wire", "storage", "node", "tools", "bench", "models", "tests"] {
+    for package in [
+        "wire", "storage", "node", "tools", "bench", "models", "tests", "fuzz",
+    ] {
         walk(&root.join(package), &root, &mut found);
     }
     assert!(found.len() > 40, "the walk found the sources");

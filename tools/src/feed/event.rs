@@ -7,6 +7,8 @@
 use bytes::Bytes;
 use tailwater_wire::record::Record;
 
+use crate::feed::rows::push_field;
+
 /// What happened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Kind {
@@ -58,10 +60,9 @@ impl Event {
     #[must_use]
     pub fn to_record(&self) -> Record {
         let kind = self.kind.name();
-        let value = format!(
-            "{},{},{kind},{},{}",
-            self.time_ms, self.symbol, self.price_1e4, self.size
-        );
+        let mut value = format!("{},", self.time_ms).into_bytes();
+        push_field(&mut value, self.symbol.as_bytes());
+        value.extend_from_slice(format!(",{kind},{},{}", self.price_1e4, self.size).as_bytes());
         Record {
             key: Some(Bytes::copy_from_slice(self.symbol.as_bytes())),
             value: Bytes::from(value),
@@ -89,5 +90,18 @@ mod tests {
         assert_eq!(&record.value[..], b"34140200,IBM,bid,1792100,100");
         assert_eq!(record.headers, [("kind".to_owned(), Bytes::from_static(b"bid"))]);
         assert_eq!(record.timestamp, 34_140_200_000_000);
+    }
+
+    #[test]
+    fn a_symbol_with_a_comma_is_still_one_field() {
+        // A feed with the symbol "BRK,B" in quotes was replayed with lines of six fields, which nobody could read back.
+        let event = Event {
+            time_ms: 1,
+            symbol: "BRK,\"B\"".to_owned(),
+            kind: Kind::Ask,
+            price_1e4: 5,
+            size: 2,
+        };
+        assert_eq!(&event.to_record().value[..], br#"1,"BRK,""B""",ask,5,2"#);
     }
 }

@@ -1,18 +1,21 @@
 //! Rows of a recorded feed: CSV, plain or gzipped, from a file or standard input, one line in memory at a time.
 //!
-//! A line longer than [`LINE_BYTES_MAX`] is refused, so that a file without line ends is not read into memory.
+//! A line longer than [`LINE_BYTES_MAX`] is refused, so that a file without line ends is not read into memory; and so is a
+//! row of several lines, so that neither is one in which a quote is never closed.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use csv::ByteRecord;
 use flate2::bufread::MultiGzDecoder;
 
-/// The longest line that is read, in bytes.
+/// The longest line that is read, in bytes; and the longest row.
 pub const LINE_BYTES_MAX: usize = 64 << 10;
+/// What is read ahead of the row that is wanted, at most.
+const AHEAD_BYTES: usize = 8 << 10;
 
 const GZIP_MAGIC: [u8; 2] = [0x1f, 0x8b];
 
@@ -91,6 +94,8 @@ pub struct Rows {
     /// The columns' names; their numbers, from 1, when the first line is a row.
     head: Vec<String>,
     record: ByteRecord,
+    /// What was read from the source since the row was asked for.
+    of_row: Arc<AtomicUsize>,
     failed: bool,
 }
 
@@ -146,11 +151,14 @@ pub fn open(path: &Path, has_head: bool) -> Result<(Rows, Progress), FeedError> 
 
 impl Rows {
     fn new(source: Box<dyn Read + Send>, has_head: bool) -> Result<Rows, FeedError> {
+        let of_row = Arc::<AtomicUsize>::default();
         let source: Box<dyn Read + Send> = Box::new(LineCap {
             source,
             line_bytes: 0,
+            of_row: Arc::clone(&of_row),
         });
         let mut reader = csv::ReaderBuilder::new()
+            .buffer_capacity(AHEAD_BYTES)
             .has_headers(has_head)
             .from_reader(source);
         let first = reader.byte_headers().map_err(|error| error_of(error, 1))?.clone();
@@ -162,6 +170,7 @@ impl Rows {
             head: first.iter().enumerate().map(name).collect(),
             reader,
             record: ByteRecord::new(),
+            of_row,
             failed: false,
         })
     }
@@ -197,6 +206,8 @@ impl Rows {
         if self.failed {
             return Ok(None);
         }
+        self.of_row.store(0, Ordering::Relaxed);
+        let begins = self.reader.position().line();
         match self.reader.read_byte_record(&mut self.record) {
             Ok(false) => Ok(None),
             Ok(true) => Ok(Some(Row {
@@ -206,7 +217,7 @@ impl Rows {
             })),
             Err(error) => {
                 self.failed = true;
-                Err(error_of(error, self.reader.position().line()))
+                Err(error_of(error, begins))
             }
         }
     }
@@ -259,21 +270,26 @@ impl<'a> Row<'a> {
             if at > 0 {
                 line.push(b',');
             }
-            if field.iter().any(|byte| b",\"\r\n".contains(byte)) {
-                line.push(b'"');
-                for &byte in field {
-                    if byte == b'"' {
-                        line.push(b'"');
-                    }
-                    line.push(byte);
-                }
-                line.push(b'"');
-            } else {
-                line.extend_from_slice(field);
-            }
+            push_field(&mut line, field);
         }
         line
     }
+}
+
+/// Appends a field of a CSV line, in quotes only where they are needed.
+pub fn push_field(line: &mut Vec<u8>, field: &[u8]) {
+    if !field.iter().any(|byte| b",\"\r\n".contains(byte)) {
+        line.extend_from_slice(field);
+        return;
+    }
+    line.push(b'"');
+    for &byte in field {
+        if byte == b'"' {
+            line.push(b'"');
+        }
+        line.push(byte);
+    }
+    line.push(b'"');
 }
 
 fn error_of(error: csv::Error, reached: u64) -> FeedError {
@@ -307,15 +323,17 @@ impl<R: Read> Read for Counted<R> {
     }
 }
 
-/// Fails at a line that is too long.
+/// Fails at a line or a row that is too long.
 struct LineCap<R> {
     source: R,
     line_bytes: usize,
+    of_row: Arc<AtomicUsize>,
 }
 
 impl<R: Read> Read for LineCap<R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let n = self.source.read(buffer)?;
+        let of_row = self.of_row.fetch_add(n, Ordering::Relaxed) + n;
         for part in buffer[..n].split_inclusive(|&byte| byte == b'\n') {
             self.line_bytes += part.len();
             if self.line_bytes > LINE_BYTES_MAX {
@@ -325,6 +343,13 @@ impl<R: Read> Read for LineCap<R> {
             if part.ends_with(b"\n") {
                 self.line_bytes = 0;
             }
+        }
+        // What is behind a row may be read with it.
+        if of_row > LINE_BYTES_MAX + AHEAD_BYTES {
+            let why = format!(
+                "a row of several lines is longer than {LINE_BYTES_MAX} bytes; is a quote not closed?"
+            );
+            return Err(io::Error::new(io::ErrorKind::InvalidData, why));
         }
         Ok(n)
     }
@@ -378,6 +403,23 @@ mod tests {
         late.extend(long);
         let error = lines(&late, true).expect_err("too long");
         assert!(error.contains("line 3: a line is longer than"), "{error}");
+    }
+
+    #[test]
+    fn a_quote_that_is_never_closed_is_refused_early() {
+        // A feed of many short lines, one of which opened a quote, was read into memory to its end: only lines were bounded.
+        let mut text = b"a,b\n1,x\n2,\"y\n".to_vec();
+        text.extend(b"3,z\n".repeat(1 << 18));
+        let error = lines(&text, true).expect_err("a row without an end");
+        assert!(
+            error.contains("line 3: a row of several lines is longer than"),
+            "{error}"
+        );
+        let long = format!("a\n\"{}\"\n", "x\n".repeat(LINE_BYTES_MAX / 2 - 8));
+        assert_eq!(
+            lines(long.as_bytes(), true).expect("as long as it may be").len(),
+            1
+        );
     }
 
     #[test]
