@@ -75,8 +75,10 @@ fn two_child_partitions_go_their_own_ways() {
         crashes: 1,
         ..Spent::default()
     };
+    // Two records for one of them, so that it can have several batches in flight.
     let two = Model {
         most,
+        records: 3,
         child_partitions: 2,
         ..model()
     };

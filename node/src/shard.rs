@@ -7,8 +7,7 @@ use std::time::Duration;
 
 use rand::{Rng, SeedableRng, rngs::SmallRng};
 
-use tailwater_storage::disk::device::Disk;
-use tailwater_storage::disk::device::DiskErrorKind;
+use tailwater_storage::disk::device::{Disk, DiskErrorKind};
 use tailwater_storage::disk::flush_watch::FailedFlushes;
 use tailwater_storage::disk::uring::UringDisk;
 use tailwater_storage::layout;

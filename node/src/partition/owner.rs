@@ -21,6 +21,7 @@ use tailwater_wire::meta::{Durability, Retention, Topic};
 use crate::budget::Budget;
 use crate::clock::system::SystemClock;
 use crate::config::LogConfig;
+use crate::partition::leftovers;
 use crate::router::placement::Placement;
 use crate::signal::Signal;
 use crate::telemetry::counters::ShardCounters;
