@@ -326,6 +326,12 @@ impl TestNode {
         Cli::new(self.listen)
     }
 
+    /// Where its admin server listens.
+    #[must_use]
+    pub fn admin(&self) -> SocketAddr {
+        self.admin
+    }
+
     /// A page of the admin server: status and body.
     pub async fn get(&self, path: &str) -> (u16, String) {
         http::get(self.admin, path)

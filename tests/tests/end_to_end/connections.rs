@@ -3,12 +3,13 @@
 use std::time::{Duration, Instant};
 
 use tailwater_tests::cluster::node::TestNode;
-use tailwater_tests::cluster::place::take_machine;
+use tailwater_tests::cluster::place::{share_machine, take_machine};
 use tailwater_tests::cluster::raw::{RawConnection, hello};
 use tailwater_tests::cluster::witness::Witness;
 use tailwater_wire::code::ErrorCode;
 use tailwater_wire::frame::{FrameKind, encode};
 use tailwater_wire::message::Request;
+use tokio::net::TcpStream;
 
 const IDLE: usize = 1_000;
 /// Of a node with its defaults.
@@ -83,4 +84,19 @@ async fn a_thousand_idle_connections_cost_memory_only_and_one_too_many_is_refuse
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
     witness.was_served().await;
+}
+
+/// Sixty-four connections to the admin port that said nothing kept a probe waiting for 30 s, and a supervisor would have
+/// taken the node for dead.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn idle_connections_to_the_admin_port_do_not_keep_probes_waiting() {
+    let _shared = share_machine().await;
+    let node = TestNode::start().await;
+    let mut idle = Vec::new();
+    for _ in 0..100 {
+        idle.push(TcpStream::connect(node.admin()).await.expect("a connection"));
+    }
+    let began = Instant::now();
+    assert_eq!(node.get("/healthz").await.0, 200);
+    assert!(began.elapsed() < SOON, "{:?}", began.elapsed());
 }

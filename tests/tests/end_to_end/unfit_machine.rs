@@ -127,6 +127,23 @@ async fn too_little_locked_memory_is_named() {
     node.stop().await;
 }
 
+/// A node that may open 64 files said that it was ready, and then could neither make a topic nor take a client.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn too_few_open_files_are_named() {
+    let _shared = share_machine().await;
+    let mut node = TestNode::prepare(None, "").through(&["prlimit", "--nofile=64:64", "--"]);
+    check(
+        &node.start_refused().await,
+        &["RLIMIT_NOFILE", "64", "(OPEN_FILES)"],
+    );
+    let mut node =
+        TestNode::prepare(None, "connections_max = 8").through(&["prlimit", "--nofile=256:256", "--"]);
+    node.restart().await;
+    let client = node.client().await;
+    client.create_topic(spec(&topic("a"), 1)).await.expect("a topic");
+    node.stop().await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn io_uring_that_is_forbidden_is_named() {
     let _shared = share_machine().await;
