@@ -156,12 +156,7 @@ impl Consumer {
         let mut lanes: Vec<Lane> = Vec::with_capacity(partitions.len());
         for partition in partitions {
             if partition.0 >= topic.spec.partitions {
-                let (name, count) = (&topic.spec.name, topic.spec.partitions);
-                let what = format!("topic {name}: it has {count} partitions, and no {partition}");
-                return Err(ClientError::Refused(Refusal::new(
-                    ErrorCode::UnknownPartition,
-                    what,
-                )));
+                return Err(ClientError::no_partition(&topic, partition));
             }
             if lanes.iter().any(|lane| lane.partition == partition) {
                 return Err(ClientError::invalid(format!(

@@ -3,6 +3,8 @@
 use std::time::Duration;
 
 use crate::code::{ErrorCode, Refusal, Retry};
+use crate::ids::PartitionId;
+use crate::meta::Topic;
 use crate::session::action::Failure;
 
 /// Why a call failed. Prints as one line that ends in the code: `WHAT: WHY (CODE)`.
@@ -63,6 +65,14 @@ impl ClientError {
     /// A call that cannot be meant.
     pub(crate) fn invalid(what: impl Into<String>) -> ClientError {
         ClientError::Refused(Refusal::new(ErrorCode::InvalidRequest, what))
+    }
+
+    /// A partition that the topic, as the client knows it, does not have.
+    pub(crate) fn no_partition(topic: &Topic, partition: PartitionId) -> ClientError {
+        let (name, count) = (&topic.spec.name, topic.spec.partitions);
+        let partitions = if count == 1 { "partition" } else { "partitions" };
+        let what = format!("topic {name}: it has {count} {partitions}, and no {partition}");
+        ClientError::Refused(Refusal::new(ErrorCode::UnknownPartition, what))
     }
 
     /// Why a request failed, with what it was and who was asked.

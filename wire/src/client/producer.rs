@@ -254,12 +254,7 @@ fn check_partition(topic: &Topic, partition: PartitionId) -> Result<(), ClientEr
     if partition.0 < topic.spec.partitions {
         return Ok(());
     }
-    let (name, count) = (&topic.spec.name, topic.spec.partitions);
-    let what = format!("topic {name}: it has {count} partitions, and no {partition}");
-    Err(ClientError::Refused(Refusal::new(
-        ErrorCode::UnknownPartition,
-        what,
-    )))
+    Err(ClientError::no_partition(topic, partition))
 }
 
 fn refused(topic: &Topic, partition: PartitionId, error: Option<PushError>) -> ClientError {
