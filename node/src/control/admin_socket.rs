@@ -12,7 +12,7 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use tokio::time::{Instant, Sleep, sleep};
+use tokio::time::{Sleep, sleep};
 
 /// Connections at a time; one more waits in the kernel's queue.
 const CONNECTIONS_MAX: usize = 64;
@@ -104,7 +104,7 @@ impl AsyncRead for AdminStream {
         let read = Pin::new(&mut self.inner).poll_read(cx, buf);
         if !self.has_spoken && buf.filled().len() > before {
             self.has_spoken = true;
-            self.end.as_mut().reset(Instant::now() + LIVES);
+            self.end = Box::pin(sleep(LIVES));
         }
         read
     }
