@@ -10,8 +10,8 @@ use tailwater_wire::partitioner::Partitioner;
 
 use crate::cli::template::Template;
 use crate::cli::values::{
-    Limit, attach_from, bytes, bytes_or_off, delay, durability, millis, millis_or_off, partition, partitions,
-    rate, server, topic_name,
+    Limit, attach_from, bytes, bytes_or_off, count, delay, durability, millis, millis_or_off, partition,
+    partitions, rate, server, topic_name,
 };
 use crate::feed::replay::Speed;
 use crate::feed::times::Unit;
@@ -81,6 +81,9 @@ pub enum Command {
         command: Option<Clock>,
     },
     /// Append a record for each line of standard input.
+    ///
+    /// Ctrl-C (exit 130) and SIGTERM (exit 143) stop the reading; what was sent until then is waited for, and the summary
+    /// is printed. A second signal ends at once.
     Produce(Produce),
     /// Print the records of a topic, merged over its partitions by commit time.
     ///
@@ -102,10 +105,10 @@ pub enum Command {
     ///
     /// The pace is open-loop: a line is due at its recorded distance from the first one, and a line that was sent late does
     /// not move those behind it. How late lines were is in the summary: if that is much, the node or the machine cannot keep
-    /// up at this speed.
+    /// up at this speed. A wait of more than 10 s is said on standard error, the first time.
     ///
-    /// Ctrl-C stops reading, waits until what was sent is acknowledged, prints the summary and exits with 130; a second one
-    /// ends at once. Standard output is empty but with -o json or -o ndjson: `{sent, produced, failed, elapsed_ms,
+    /// Ctrl-C stops reading, waits until what was sent is acknowledged, prints the summary and exits with 130, and so does
+    /// SIGTERM with 143; a second signal ends at once. Standard output is empty but with -o json or -o ndjson: `{sent, produced, failed, elapsed_ms,
     /// records_per_s, late_p50_ms, late_p99_ms, late_max_ms, response_p50_us, response_p99_us}`, where the response counts
     /// from the time that a line was due at.
     Replay(Replay),
@@ -132,7 +135,7 @@ pub struct Serve {
     #[arg(long, value_name = "DIR")]
     pub data: Option<PathBuf>,
     /// How many shards; each takes a core.
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_024))]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_024), allow_hyphen_values = true)]
     pub shards: Option<u32>,
     /// Where clients connect to shard 0.
     #[arg(long, value_name = "ADDRESS")]
@@ -150,7 +153,7 @@ pub struct Demo {
     #[arg(long, value_name = "CSV")]
     pub input: Option<PathBuf>,
     /// A multiple of the recorded pace, or `max` [default: what takes about 10 seconds].
-    #[arg(long, value_name = "X")]
+    #[arg(long, value_name = "X", allow_hyphen_values = true)]
     pub speed: Option<Speed>,
     /// Keep the node's data here instead of in a temporary directory; must be empty or absent.
     #[arg(long, value_name = "DIR")]
@@ -159,7 +162,7 @@ pub struct Demo {
     #[arg(long)]
     pub keep: bool,
     /// How many nodes; one, in this version.
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1))]
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1), allow_hyphen_values = true)]
     pub nodes: u32,
 }
 
@@ -167,6 +170,12 @@ pub struct Demo {
 #[derive(Debug, Subcommand)]
 pub enum Topic {
     /// Make a topic.
+    ///
+    /// Each partition takes its first segment's size on disk at once (1 MiB, unless log.segment_bytes_first says another),
+    /// so 1,024 empty partitions take about 1.1 GB.
+    ///
+    /// --retention and --retention-bytes remove whole segments, the oldest first, and never the one that is written to.
+    /// --retention-bytes is so an upper bound: a partition may hold less than it, by up to a segment.
     Create(TopicCreate),
     /// List all topics.
     List,
@@ -183,6 +192,10 @@ pub enum Topic {
     /// Partitions can only be added, and not while the topic is the child of a link (TOPIC_IN_USE): the keys of new records
     /// may then go to other partitions than before, so order by key does not reach across the change. A new partition
     /// of a parent is copied from its first record on.
+    ///
+    /// A producer that is running goes on with the partitions it began with, and uses added ones when it is opened again.
+    /// Until then old and new producers may send one key to two partitions, and its records have no order between these:
+    /// where that counts, stop all producers, add the partitions, and start them again.
     ///
     /// A parent of a link with a delay keeps its records for at least the delay and one hour, and without a byte limit
     /// unless the link was attached with --allow-drop (RETENTION_BELOW_FLOOR).
@@ -206,13 +219,13 @@ pub struct TopicCreate {
     #[arg(value_parser = topic_name)]
     pub name: TopicName,
     /// How many partitions, 1 to 1,024.
-    #[arg(long, value_name = "N", default_value = "1", value_parser = partitions)]
+    #[arg(long, value_name = "N", default_value = "1", value_parser = partitions, allow_hyphen_values = true)]
     pub partitions: u32,
     /// How long records are kept (`7d`) [default: for ever].
-    #[arg(long, value_name = "T", value_parser = millis)]
+    #[arg(long, value_name = "T", value_parser = millis, allow_hyphen_values = true)]
     pub retention: Option<u64>,
-    /// How many bytes of each partition are kept (`1GiB`) [default: all].
-    #[arg(long, value_name = "B", value_parser = bytes)]
+    /// How many bytes of each partition are kept at most (`1GiB`) [default: all].
+    #[arg(long, value_name = "B", value_parser = bytes, allow_hyphen_values = true)]
     pub retention_bytes: Option<u64>,
     /// When a produce is acknowledged: after its flush, or after its write.
     #[arg(long, value_name = "fsync|written", default_value = "fsync", value_parser = durability)]
@@ -231,13 +244,13 @@ pub struct TopicAlter {
     #[arg(value_parser = topic_name)]
     pub name: TopicName,
     /// The new number of partitions, not less than now and at most 1,024.
-    #[arg(long, value_name = "N", value_parser = partitions)]
+    #[arg(long, value_name = "N", value_parser = partitions, allow_hyphen_values = true)]
     pub partitions: Option<u32>,
     /// How long records are kept from now on (`7d`); `off` keeps them for ever.
-    #[arg(long, value_name = "T|off", value_parser = millis_or_off)]
+    #[arg(long, value_name = "T|off", value_parser = millis_or_off, allow_hyphen_values = true)]
     pub retention: Option<Limit>,
-    /// How many bytes of each partition are kept from now on (`1GiB`); `off` keeps all.
-    #[arg(long, value_name = "B|off", value_parser = bytes_or_off)]
+    /// How many bytes of each partition are kept at most from now on (`1GiB`); `off` keeps all.
+    #[arg(long, value_name = "B|off", value_parser = bytes_or_off, allow_hyphen_values = true)]
     pub retention_bytes: Option<Limit>,
 }
 
@@ -258,7 +271,7 @@ pub enum Partition {
         #[arg(value_parser = topic_name)]
         topic: TopicName,
         /// The partition.
-        #[arg(short, long, value_name = "N", value_parser = partition)]
+        #[arg(short, long, value_name = "N", value_parser = partition, allow_hyphen_values = true)]
         partition: PartitionId,
     },
 }
@@ -276,7 +289,8 @@ pub enum Link {
     /// With --drain the ends of the parent's partitions are read first, and the link is ended when the child has everything
     /// below them. What is produced meanwhile is not waited for, though some of it may be copied as well. A link with a
     /// delay is waited for until the last of these records is due, so for up to the whole delay. A link that is stalled
-    /// is waited for, and the reason is said once on standard error: Ctrl-C leaves the link as it is, attached.
+    /// is waited for, and the reason is said once on standard error: Ctrl-C leaves the link as it is, attached. What is
+    /// waited for is said there as well, when it takes more than 2 s.
     Detach {
         /// What names the link.
         #[command(flatten)]
@@ -290,7 +304,12 @@ pub enum Link {
     /// CURSOR is the sum of the positions over the parent's partitions, LAG the records of the parent that were not passed
     /// yet, PENDING those of them that a delay holds back, DUE LAG the time that the oldest record which is due has waited
     /// for. STATE is `current` (nothing left), `waiting` (for what is not due), `behind`, `starting`, or `stalled` with the
-    /// reason. DROPPED counts records that retention or damage took before they were copied.
+    /// reason. DROPPED counts records that retention or damage took before they were copied, FILTERED those that the filter
+    /// held back, COMMITTED those that were copied.
+    ///
+    /// COMMITTED, DROPPED and FILTERED count since the link's cursors started, which they do with the node: after a restart
+    /// they begin at 0 again. `link verify` counts from the logs, and what was dropped is stated in control batches of the
+    /// child, which stay.
     ///
     /// With a CHILD or --partitions each cursor is shown, and each partition of the child as that cursor sees it.
     List(LinkList),
@@ -330,16 +349,16 @@ pub struct LinkAttach {
     #[command(flatten)]
     pub pair: Pair,
     /// Hold every record back for this long (`2s`, `15m`, at most `1y`).
-    #[arg(long, value_name = "T", default_value = "0s", value_parser = delay)]
+    #[arg(long, value_name = "T", default_value = "0s", value_parser = delay, allow_hyphen_values = true)]
     pub delay: u64,
     /// Where to start: tail, earliest, offset:N or time:T (RFC 3339, or `15m` for that long ago).
-    #[arg(long, value_name = "PLACE", default_value = "tail", value_parser = attach_from)]
+    #[arg(long, value_name = "PLACE", default_value = "tail", value_parser = attach_from, allow_hyphen_values = true)]
     pub from: AttachFrom,
     /// Copy only these records: `HEADER=VALUE`, `key^=PREFIX`, or `key=A|B|C`.
     #[arg(long, value_name = "EXPR")]
     pub filter: Option<String>,
     /// Gather for a fixed time before each commit [default: only while a commit is in flight].
-    #[arg(long, value_name = "T", value_parser = millis)]
+    #[arg(long, value_name = "T", value_parser = millis, allow_hyphen_values = true)]
     pub linger: Option<u64>,
     /// Allow a byte limit on the parent that retention may reach before the delay is over.
     #[arg(long)]
@@ -365,13 +384,13 @@ pub struct Produce {
     #[arg(short = 'k', value_name = "SEP", value_parser = clap::builder::NonEmptyStringValueParser::new())]
     pub key_separator: Option<String>,
     /// Append everything to this partition.
-    #[arg(short, long, value_name = "N", value_parser = partition)]
+    #[arg(short, long, value_name = "N", value_parser = partition, allow_hyphen_values = true)]
     pub partition: Option<PartitionId>,
     /// At most so many records a second.
-    #[arg(long, value_name = "R", value_parser = rate)]
+    #[arg(long, value_name = "R", value_parser = rate, allow_hyphen_values = true)]
     pub rate: Option<f64>,
     /// At most so many records a batch.
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65_536))]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65_536), allow_hyphen_values = true)]
     pub batch: Option<u32>,
 }
 
@@ -382,20 +401,20 @@ pub struct Consume {
     #[arg(value_parser = topic_name)]
     pub topic: TopicName,
     /// Only this partition.
-    #[arg(short, long, value_name = "N", value_parser = partition)]
+    #[arg(short, long, value_name = "N", value_parser = partition, allow_hyphen_values = true)]
     pub partition: Option<PartitionId>,
     /// Where to start: earliest, tail, offset:N or time:T (RFC 3339, or `15m` for that long ago). An offset beyond the
     /// end of a partition is an error (POSITION_AHEAD); with --follow it is waited for.
-    #[arg(long, value_name = "PLACE", default_value = "earliest", value_parser = attach_from)]
+    #[arg(long, value_name = "PLACE", default_value = "earliest", value_parser = attach_from, allow_hyphen_values = true)]
     pub from: AttachFrom,
     /// Stop after so many records.
-    #[arg(short = 'n', value_name = "COUNT")]
+    #[arg(short = 'n', value_name = "COUNT", value_parser = count, allow_hyphen_values = true)]
     pub count: Option<u64>,
     /// Go on at the end; without this, stop at what was the end at the start.
     #[arg(long)]
     pub follow: bool,
     /// How to print a record: %t topic, %p partition, %o offset, %k key, %s value, %T timestamp in milliseconds, %h
-    /// headers as NAME=VALUE with commas between, %%, \n, \t. Nothing is added between records.
+    /// headers as NAME=VALUE with commas between, %%, \n, \t, \\. Nothing is added between records.
     #[arg(short, long, value_name = "FORMAT", conflicts_with = "output", value_parser = Template::parse)]
     pub format: Option<Template>,
 }
@@ -415,7 +434,7 @@ pub struct Replay {
     #[arg(value_parser = topic_name)]
     pub topic: TopicName,
     /// A multiple of the recorded pace, or `max` to send without waiting.
-    #[arg(long, value_name = "X|max", default_value = "1")]
+    #[arg(long, value_name = "X|max", default_value = "1", allow_hyphen_values = true)]
     pub speed: Speed,
     /// The column of the key, by its name in the first line or by its number from 1 [default: records have no key].
     #[arg(long, value_name = "COLUMN")]

@@ -6,6 +6,8 @@ use std::io;
 use tailwater_wire::client::error::ClientError;
 use tailwater_wire::code::ErrorCode;
 
+use crate::output::printable;
+
 /// Exit codes, as scripts rely on them.
 pub mod exit {
     /// Done.
@@ -194,10 +196,10 @@ impl From<ClientError> for Failure {
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Some(message) = &self.message {
-            write!(f, "error: {}", one_line(message))?;
+            write!(f, "error: {}", printable(&one_line(message)))?;
         }
         if let Some(hint) = &self.hint {
-            write!(f, "\nhint: {}", one_line(hint))?;
+            write!(f, "\nhint: {}", printable(&one_line(hint)))?;
         }
         Ok(())
     }
@@ -249,6 +251,17 @@ mod tests {
         );
         assert_eq!(failure.exit_code(), 3);
         assert_eq!(Failure::usage("-p", "no").exit_code(), 2);
+    }
+
+    /// A file that is no text has bytes that a terminal would take for commands.
+    #[test]
+    fn what_is_quoted_cannot_command_a_terminal() {
+        let failure =
+            Failure::local("f\x1b[2Jg", "no column `\u{7}\u{9b}\u{202e}é`", "FEED").hint("\x1b]0;x\x07");
+        assert_eq!(
+            failure.to_string(),
+            "error: f\\u{1b}[2Jg: no column `\\u{7}\\u{9b}\\u{202e}é` (FEED)\nhint: \\u{1b}]0;x\\u{7}"
+        );
     }
 
     #[test]

@@ -171,13 +171,17 @@ pub fn time_text(nanos: u64) -> String {
     humantime::format_rfc3339_millis(time).to_string()
 }
 
-/// A time span as people read it: `0`, `340ms`, `15m`.
+/// A time span as people read it: `0s`, `340ms`, `15m`.
 #[must_use]
 pub fn millis_text(millis: u64) -> String {
-    match millis {
-        0 => "0".to_owned(),
-        _ => humantime::format_duration(Duration::from_millis(millis)).to_string(),
-    }
+    humantime::format_duration(Duration::from_millis(millis)).to_string()
+}
+
+/// A number of things: `1 record`, `7 records`.
+#[must_use]
+pub fn counted(count: u64, thing: &str) -> String {
+    let ending = if count == 1 { "" } else { "s" };
+    format!("{count} {thing}{ending}")
 }
 
 /// The table's lines without the spaces at their ends.
@@ -188,7 +192,25 @@ pub fn render(table: &Table) -> String {
 
 /// Says something to the person at the terminal, on standard error. A closed standard error is passed over.
 pub fn note(text: &str) {
-    let _ = writeln!(io::stderr().lock(), "{text}");
+    let lines: Vec<String> = text.split('\n').map(printable).collect();
+    let _ = writeln!(io::stderr().lock(), "{}", lines.join("\n"));
+}
+
+/// A text that may quote a file or another process, with what a terminal would act on as escapes: control characters,
+/// and those that turn the direction of writing.
+#[must_use]
+pub fn printable(text: &str) -> String {
+    let mut printable = String::with_capacity(text.len());
+    for c in text.chars() {
+        if c.is_control()
+            || matches!(c, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+        {
+            printable.extend(c.escape_default());
+        } else {
+            printable.push(c);
+        }
+    }
+    printable
 }
 
 #[cfg(test)]
@@ -207,5 +229,17 @@ mod tests {
             "{lines:?}"
         );
         assert!(lines[1].ends_with("    5"), "{lines:?}");
+    }
+
+    #[test]
+    fn one_is_no_plural() {
+        let texts = [0, 1, 2].map(|count| counted(count, "record"));
+        assert_eq!(texts, ["0 records", "1 record", "2 records"]);
+    }
+
+    #[test]
+    fn a_time_span_has_a_unit() {
+        let texts = [0, 340, 900_000].map(millis_text);
+        assert_eq!(texts, ["0s", "340ms", "15m"]);
     }
 }

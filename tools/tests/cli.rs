@@ -69,6 +69,16 @@ fn wrong_usage_exits_with_2() {
     );
     check(&["topic", "create", "a", "--retention", "5"], 2, "unit");
     check(
+        &["topic", "create", "a", "--partitions", "-1"],
+        2,
+        "invalid value '-1' for '--partitions <N>': a topic has 1 to 1024 partitions (INVALID_PARTITIONS)",
+    );
+    check(
+        &["produce", "t", "--rate", "-5"],
+        2,
+        "invalid value '-5' for '--rate <R>': a rate is a number of records a second, above 0 (USAGE)",
+    );
+    check(
         &["link", "attach", "a", "b", "--delay", "366d"],
         2,
         "DELAY_TOO_LONG",
@@ -208,6 +218,61 @@ fn a_replay_begins_with_its_feed() {
 }
 
 #[test]
+fn an_empty_feed_is_called_empty() {
+    let file = tempfile::NamedTempFile::new().expect("temporary file");
+    let path = file.path().display().to_string();
+    let says = format!("error: {path}: the file is empty (FEED)");
+    check(&["replay", &path, "t"], 2, &says);
+    check(&["replay", &path, "t", "--key", "symbol"], 2, &says);
+    check(
+        &["replay", &path, "t", "--speed", "max", "--record-header", "kind"],
+        2,
+        &says,
+    );
+    check(&["demo", "--input", &path], 2, &says);
+    check(
+        &["replay", "-", "t"],
+        2,
+        "error: standard input: the file is empty (FEED)",
+    );
+}
+
+/// A file that is no text must not reach the terminal as it is, nor as a whole.
+#[test]
+fn a_binary_feed_is_quoted_in_escapes_and_in_part() {
+    let mut file = tempfile::NamedTempFile::new().expect("temporary file");
+    let mut bytes = b"\x7fELF\x02\x01\x1b[2J\x1b]0;gone\x07\xc2\x9b31m,".to_vec();
+    bytes.extend((0..1_000).flat_map(|n: u32| [(n % 32) as u8 | 1, b',']));
+    file.write_all(&bytes).expect("written");
+    let path = file.path().display().to_string();
+    let commands: [&[&str]; 4] = [
+        &["replay", &path, "t"],
+        &["replay", &path, "t", "--key", "symbol", "--speed", "max"],
+        &["demo", "--input", &path],
+        &["inspect", "cursor", &path],
+    ];
+    for args in commands {
+        let output = run(args);
+        let text = stderr(&output);
+        assert!(
+            [2, 5].contains(&output.status.code().expect("an end")),
+            "{args:?}: {text}"
+        );
+        let raw = text.chars().find(|&c| c.is_control() && c != '\n');
+        assert_eq!(raw, None, "{args:?}: {text:?}");
+        assert!(
+            text.len() < 1_000 && output.stdout.is_empty(),
+            "{args:?}: {text:?}"
+        );
+    }
+    let mut file = tempfile::NamedTempFile::new().expect("temporary file");
+    file.write_all(b"listen = '\x1b[31m'\n").expect("written");
+    let output = run(&["serve", "--config", &file.path().display().to_string()]);
+    assert_eq!(output.status.code(), Some(2), "{}", stderr(&output));
+    assert!(!stderr(&output).contains('\x1b'), "{:?}", stderr(&output));
+}
+
+#[test]
 fn a_wrong_configuration_exits_with_2() {
     let mut file = tempfile::NamedTempFile::new().expect("temporary file");
     file.write_all(b"lisen = '127.0.0.1:1'\n").expect("written");
@@ -243,7 +308,17 @@ fn files_are_inspected_without_a_node() {
     );
 
     std::fs::write(&cursor, b"").expect("written");
-    check(&["inspect", "cursor", &path], 5, "CORRUPT_CURSOR_FILE");
+    check(
+        &["inspect", "cursor", &path],
+        5,
+        "the file is empty (CORRUPT_CURSOR_FILE)",
+    );
+    std::fs::write(&cursor, b"127.0.0.1 localhost\n").expect("written");
+    check(
+        &["inspect", "cursor", &path],
+        5,
+        "it is not JSON (line 1, column 6) (CORRUPT_CURSOR_FILE)",
+    );
     check(&["inspect", "segment", &path], 5, "CORRUPT_SEGMENT");
     check(&["inspect", "cursor", "/nowhere"], 3, "/nowhere");
 

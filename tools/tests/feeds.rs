@@ -325,14 +325,21 @@ fn a_link_is_drained_to_where_its_parent_was() {
     );
 
     // With a delay it waits for what is due.
-    node.json(&["link", "attach", "orders", "later", "--delay", "2s"]);
+    node.json(&["link", "attach", "orders", "later", "--delay", "4s"]);
     node.produce("orders", &lines(0..10));
     let started = Instant::now();
-    node.json(&["link", "detach", "orders", "later", "--drain"]);
+    let drained = node.run(&["link", "detach", "orders", "later", "--drain", "-o", "json"]);
+    assert_eq!(drained.status.code(), Some(0), "{}", stderr(&drained));
     assert!(
-        started.elapsed() > Duration::from_millis(1_000),
+        started.elapsed() > Duration::from_millis(2_000),
         "{:?}",
         started.elapsed()
+    );
+    let says = stderr(&drained);
+    assert_eq!(says.matches("waiting: ").count(), 1, "once: {says}");
+    assert!(
+        says.contains("waiting: 10 records are left, and the link's delay is 4s"),
+        "{says}"
     );
     assert_eq!(rows(&node.run(&["consume", "later"])).len(), 10);
 }

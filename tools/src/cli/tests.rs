@@ -69,6 +69,78 @@ fn wrong_values_are_refused_with_their_code() {
     }
 }
 
+/// Seen once: "unexpected argument '-1' found", with the advice to write `-- -1`.
+#[test]
+fn a_value_below_zero_is_refused_by_the_option_it_was_given_to() {
+    for (line, says) in [
+        (
+            "topic create a --partitions -1",
+            "a topic has 1 to 1024 partitions",
+        ),
+        ("topic create a --retention -1d", "--retention <T>"),
+        ("topic create a --retention-bytes -1GiB", "--retention-bytes <B>"),
+        (
+            "topic alter a --partitions -1",
+            "a topic has 1 to 1024 partitions",
+        ),
+        ("topic alter a --retention -1d", "and not `off`"),
+        ("topic alter a --retention-bytes -5", "and not `off`"),
+        ("partition reset-clock a -p -1", "numbered 0 to 1023"),
+        ("link attach a b --delay -2s", "--delay <T>"),
+        ("link attach a b --linger -2ms", "--linger <T>"),
+        ("link attach a b --from -15m", "a place is tail"),
+        ("produce t --rate -5", "a rate is a number"),
+        ("produce t -p -1", "numbered 0 to 1023"),
+        ("produce t --batch -1", "-1 is not in 1..=65536"),
+        ("consume t -n -5", "a count is a whole number"),
+        ("consume t --partition -1", "numbered 0 to 1023"),
+        ("consume t --from -1", "a place is tail"),
+        ("replay f t --speed -1", "a speed is a finite number"),
+        ("replay f t --speed -inf", "a speed is a finite number"),
+        ("demo --speed -1", "a speed is a finite number"),
+        ("demo --nodes -1", "-1 is not in 1..=1"),
+        ("serve --shards -1", "-1 is not in 1..=1024"),
+    ] {
+        let error = parse(&format!("tailwater {line}")).expect_err(line);
+        let text = error.to_string();
+        assert!(
+            text.contains("invalid value '-") && text.contains(says),
+            "{line}: {text}"
+        );
+        assert!(!text.contains("'-- "), "{line}: {text}");
+    }
+}
+
+/// What a person has to know of a command before it is used, and cannot see from what it prints.
+#[test]
+fn long_helps_say_what_surprises() {
+    for (command, words) in [
+        (
+            &["link", "list"][..],
+            &[
+                "since the link's cursors started",
+                "`link verify`",
+                "control batches",
+            ][..],
+        ),
+        (
+            &["topic", "alter"],
+            &["goes on with the partitions it began with"],
+        ),
+        (&["topic", "create"], &["about 1.1 GB", "upper bound"]),
+        (&["link", "detach"], &["more than 2 s"]),
+        (&["consume"], &["\\n, \\t, \\\\."]),
+        (&["produce"], &["SIGTERM (exit 143)"]),
+    ] {
+        let help = parse(&format!("tailwater {} --help", command.join(" "))).expect_err("help");
+        let help = help.to_string();
+        let help = help.split_whitespace().collect::<Vec<_>>().join(" ");
+        for word in words {
+            assert!(help.contains(word), "{command:?} does not say {word:?}: {help}");
+        }
+    }
+}
+
 #[test]
 fn formats_are_read_as_kcat_writes_them() {
     let template = Template::parse("%t[%p]@%o %k=%s%%\\t%T %h\\n").expect("valid");

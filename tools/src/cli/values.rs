@@ -102,6 +102,15 @@ pub fn partition(text: &str) -> Result<PartitionId, String> {
     }
 }
 
+/// A number of records.
+///
+/// # Errors
+/// A sentence that says what would be right.
+pub fn count(text: &str) -> Result<u64, String> {
+    text.parse()
+        .map_err(|_| "a count is a whole number from 0".to_owned())
+}
+
 /// Records a second.
 ///
 /// # Errors

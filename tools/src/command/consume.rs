@@ -70,10 +70,7 @@ pub async fn run(context: &mut Context, signals: &mut Signals, args: cli::Consum
         }
         Ok::<_, ClientError>(Lanes::new(lanes))
     };
-    let mut lanes = tokio::select! {
-        lanes = opening => lanes?,
-        failure = signals.next() => return Err(failure),
-    };
+    let mut lanes = signals.unless(opening).await??;
     let mut printer = Printer::new(args.topic.clone(), form, args.count.unwrap_or(u64::MAX));
     printer.begin(out)?;
     let result = tokio::select! {

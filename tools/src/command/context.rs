@@ -64,10 +64,7 @@ pub fn with_signals(
     let runtime = runtime()?;
     let result = runtime.block_on(async {
         let mut signals = Signals::new()?;
-        let client = tokio::select! {
-            client = Client::connect(config) => client?,
-            failure = signals.next() => return Err(failure),
-        };
+        let client = signals.unless(Client::connect(config)).await??;
         let mut context = Context {
             client,
             out: Out::new(),

@@ -2,11 +2,11 @@
 //!
 //! The goals are the ends of all parent partitions, read once at the start, so a parent that is produced to is not chased.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tailwater_wire::client::handle::Client;
 use tailwater_wire::code::ErrorCode;
-use tailwater_wire::ids::{Offset, PartitionId};
+use tailwater_wire::ids::{Delay, Offset, PartitionId};
 use tailwater_wire::message::{LinkStatus, Place};
 
 use crate::cli::Pair;
@@ -17,6 +17,8 @@ use crate::verify::driver;
 
 /// How often a draining link is looked at.
 const POLL: Duration = Duration::from_millis(100);
+/// How long it may take before it is said what is waited for.
+const SILENCE: Duration = Duration::from_secs(2);
 
 /// Waits, however long the link's delay is, and however long it is stalled.
 ///
@@ -33,6 +35,8 @@ pub async fn drain(client: &Client, pair: &Pair) -> Result<(), Failure> {
     }
     let progress = counter("records to drain");
     let mut told = None;
+    let started = Instant::now();
+    let mut said = false;
     loop {
         let now = driver::find_link(client, &pair.parent, &pair.child).await?;
         if now.link.epoch != link.epoch {
@@ -46,6 +50,10 @@ pub async fn drain(client: &Client, pair: &Pair) -> Result<(), Failure> {
             return Ok(());
         }
         progress.set_position(left);
+        if !said && started.elapsed() >= SILENCE {
+            said = true;
+            output::note(&waiting(left, link.options.delay));
+        }
         let stalled = now.cursors.iter().find_map(|cursor| {
             let why = cursor.stalled.as_ref()?;
             Some(format!("partition {}: {why}", cursor.partition))
@@ -56,6 +64,20 @@ pub async fn drain(client: &Client, pair: &Pair) -> Result<(), Failure> {
         }
         tokio::time::sleep(POLL).await;
     }
+}
+
+/// What is waited for, in words.
+fn waiting(left: u64, delay: Delay) -> String {
+    let records = format!(
+        "{} {} left",
+        output::counted(left, "record"),
+        if left == 1 { "is" } else { "are" }
+    );
+    if delay.is_none() {
+        return format!("waiting: {records}");
+    }
+    let delay = output::millis_text(delay.millis);
+    format!("waiting: {records}, and the link's delay is {delay}: the last one is due within that")
 }
 
 /// Records below the goals, by parent partition, that were not passed yet. A cursor that is not there yet, or is still of an
@@ -113,6 +135,16 @@ mod tests {
         };
         let goals: Vec<Offset> = goals.iter().copied().map(Offset).collect();
         assert_eq!(left(&goals, &status), expected, "{goals:?} {cursors:?}");
+    }
+
+    #[test]
+    fn what_is_waited_for_is_told_with_the_delay() {
+        let after = |millis| Delay { millis };
+        assert_eq!(waiting(1, after(0)), "waiting: 1 record is left");
+        assert_eq!(
+            waiting(12, after(900_000)),
+            "waiting: 12 records are left, and the link's delay is 15m: the last one is due within that"
+        );
     }
 
     #[test]

@@ -1,6 +1,8 @@
 //! `link attach|detach|verify`.
 
 use serde::Serialize;
+use tailwater_wire::client::error::ClientError;
+use tailwater_wire::code::Retry;
 use tailwater_wire::ids::Delay;
 use tailwater_wire::meta::LinkOptions;
 
@@ -45,10 +47,11 @@ async fn attach(context: &mut Context, args: cli::LinkAttach) -> Result<(), Fail
         linger_millis: args.linger,
         allow_drop: args.allow_drop,
     };
-    let link = context
+    let attached = context
         .client
         .attach(&args.pair.parent, &args.pair.child, options)
-        .await?;
+        .await;
+    let link = attached.map_err(unattached)?;
     let row = Attached {
         parent: link.parent.to_string(),
         child: link.child.to_string(),
@@ -71,6 +74,17 @@ async fn attach(context: &mut Context, args: cli::LinkAttach) -> Result<(), Fail
         }
         output::facts(facts)
     })
+}
+
+/// A link that was asked for may be there all the same, unless the node said that it is not.
+fn unattached(error: ClientError) -> Failure {
+    let is_unknown = error.retry() == Retry::OutcomeUnknown;
+    let failure = Failure::from(error);
+    if is_unknown {
+        failure.hint("the link may exist: `tailwater link list` shows whether it does")
+    } else {
+        failure
+    }
 }
 
 async fn detach(context: &mut Context, pair: &cli::Pair, drain: bool) -> Result<(), Failure> {
@@ -182,8 +196,42 @@ pub fn say_ranges(row: &Row) {
     }
     if row.unverifiable.len() > SHOWN {
         output::note(&format!(
-            "and {} ranges more; -o json has them all",
-            row.unverifiable.len() - SHOWN
+            "and {} more; -o json has them all",
+            output::counted((row.unverifiable.len() - SHOWN) as u64, "range")
         ));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use tailwater_wire::code::{ErrorCode, Refusal};
+
+    use super::*;
+
+    #[test]
+    fn an_attach_without_an_answer_says_that_the_link_may_exist() {
+        let what = || "attach".to_owned();
+        let may_exist = [
+            ClientError::TimedOut {
+                what: what(),
+                after: Duration::from_secs(30),
+            },
+            ClientError::OutcomeUnknown {
+                what: what(),
+                why: "the connection broke".to_owned(),
+            },
+        ];
+        for error in may_exist {
+            let text = unattached(error).to_string();
+            assert!(
+                text.contains("the link may exist: `tailwater link list` shows"),
+                "{text}"
+            );
+        }
+        let refused = Refusal::new(ErrorCode::UnknownTopic, "topic `a`: there is none");
+        let text = unattached(ClientError::Refused(refused)).to_string();
+        assert!(!text.contains("may exist"), "{text}");
     }
 }

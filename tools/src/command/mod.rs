@@ -47,7 +47,9 @@ pub fn run(cli: Cli) -> Result<(), Failure> {
             let command = command.unwrap_or(cli::Clock::Status);
             with_client(&global, async |context| clock::run(context, command).await)
         }
-        Command::Produce(args) => with_client(&global, async |context| produce::run(context, args).await),
+        Command::Produce(args) => with_signals(&global, async |context, signals| {
+            produce::run(context, signals, args).await
+        }),
         Command::Consume(args) => with_signals(&global, async |context, signals| {
             consume::run(context, signals, args).await
         }),

@@ -2,11 +2,11 @@
 //!
 //! With `-o ndjson` each acknowledged record is a line `{partition, offset, commit_time, durability}`, printed when it
 //! was acknowledged and not before; with `-o json` one object at the end. Otherwise standard output stays empty. A
-//! summary goes to standard error.
+//! summary goes to standard error, also when a signal ended it.
 
 use std::cell::{Cell, RefCell};
 use std::io::{self, IsTerminal};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use indicatif::ProgressBar;
 use serde::Serialize;
@@ -16,13 +16,16 @@ use tailwater_wire::client::error::ClientError;
 use tailwater_wire::client::producer::Producer;
 use tailwater_wire::record::Record;
 use tokio::sync::{Notify, mpsc};
+use tokio::time::sleep_until;
 
 use crate::cli;
 use crate::clock;
 use crate::command::context::{Context, counter};
 use crate::command::lines::{self, Line};
 use crate::command::patience;
+use crate::command::signals::Signals;
 use crate::error::Failure;
+use crate::feed::replay::after;
 use crate::output::{self, Format, Out};
 
 /// An acknowledged record as it is printed.
@@ -54,12 +57,19 @@ struct Shared {
     first_failure: RefCell<Option<Failure>>,
     /// What a person sees meanwhile.
     progress: Option<ProgressBar>,
+    stopped: Cell<bool>,
     stop: Notify,
 }
 
 impl Shared {
     fn fail(&self, failure: Failure) {
         self.first_failure.borrow_mut().get_or_insert(failure);
+        self.stop();
+    }
+
+    /// Sends nothing more; what was sent is still waited for.
+    fn stop(&self) {
+        self.stopped.set(true);
         self.stop.notify_one();
     }
 
@@ -68,17 +78,13 @@ impl Shared {
         let sent = self.sent.get();
         (sent, sent - self.acknowledged.get() - self.failed.get())
     }
-
-    fn has_failed(&self) -> bool {
-        self.first_failure.borrow().is_some()
-    }
 }
 
 /// Runs it.
 ///
 /// # Errors
-/// The first record's failure; what was acknowledged is printed all the same.
-pub async fn run(context: &mut Context, args: cli::Produce) -> Result<(), Failure> {
+/// The first record's failure, or that a signal ended it; what was acknowledged is printed all the same.
+pub async fn run(context: &mut Context, signals: &mut Signals, args: cli::Produce) -> Result<(), Failure> {
     let mut options = ProducerOptions {
         partition: args.partition,
         ..ProducerOptions::default()
@@ -87,7 +93,8 @@ pub async fn run(context: &mut Context, args: cli::Produce) -> Result<(), Failur
         options.batch_records = records as usize;
     }
     let give_up = options.delivery_timeout;
-    let producer = context.client.producer(&args.topic, options).await?;
+    let opening = context.client.producer(&args.topic, options);
+    let producer = signals.unless(opening).await??;
     let started = Instant::now();
     let shared = Shared {
         progress: progress(context.output),
@@ -95,15 +102,18 @@ pub async fn run(context: &mut Context, args: cli::Produce) -> Result<(), Failur
     };
     let (acks, outcomes) = mpsc::unbounded_channel();
     let work = async {
-        tokio::join!(
-            feed(&producer, &args, &shared, acks),
-            print(&mut context.out, context.output, &shared, outcomes)
-        )
+        let work = async {
+            tokio::join!(
+                feed(&producer, &args, &shared, acks),
+                print(&mut context.out, context.output, &shared, outcomes)
+            )
+        };
+        tokio::select! {
+            done = work => done,
+            never = patience::watch(&producer, give_up, || shared.waiting()) => match never {},
+        }
     };
-    let (fed, printed) = tokio::select! {
-        done = work => done,
-        never = patience::watch(&producer, give_up, || shared.waiting()) => match never {},
-    };
+    let ((fed, printed), ended) = signals.finish(work, || shared.stop()).await?;
     if let Some(progress) = &shared.progress {
         progress.finish_and_clear();
     }
@@ -121,14 +131,14 @@ pub async fn run(context: &mut Context, args: cli::Produce) -> Result<(), Failur
         context.out.flush()?;
     }
     output::note(&format!(
-        "{} records acknowledged in {:.3} s, {}/s; {} failed",
-        summary.produced,
+        "{} acknowledged in {:.3} s, {}/s; {} failed",
+        output::counted(summary.produced, "record"),
         elapsed.as_secs_f64(),
         summary.records_per_s,
         summary.failed
     ));
     fed?;
-    shared.first_failure.into_inner().map_or(Ok(()), Err)
+    shared.first_failure.into_inner().or(ended).map_or(Ok(()), Err)
 }
 
 /// A count for those who wait; not for those who type the lines, or see the acknowledgements.
@@ -138,7 +148,7 @@ fn progress(format: Option<Format>) -> Option<ProgressBar> {
     (!typed && !seen).then(|| counter("records acknowledged"))
 }
 
-/// Sends lines until they end or something fails.
+/// Sends lines until they end, something fails, or it is stopped.
 async fn feed(
     producer: &Producer,
     args: &cli::Produce,
@@ -148,7 +158,7 @@ async fn feed(
     let mut lines = lines::read_stdin(args.key_separator.clone());
     let started = tokio::time::Instant::now();
     let mut sent = 0u64;
-    while !shared.has_failed() {
+    while !shared.stopped.get() {
         let chunk = tokio::select! {
             chunk = lines.recv() => chunk,
             () = shared.stop.notified() => None,
@@ -156,13 +166,20 @@ async fn feed(
         let Some(chunk) = chunk else { break };
         for line in chunk? {
             if let Some(rate) = args.rate {
-                tokio::time::sleep_until(started + Duration::from_secs_f64(sent as f64 / rate)).await;
+                let due = started + after(sent as f64 / rate);
+                tokio::select! {
+                    () = sleep_until(due) => {}
+                    () = shared.stop.notified() => {}
+                }
             }
-            if shared.has_failed() {
+            if shared.stopped.get() {
                 return Ok(());
             }
             let number = line.number;
-            let delivery = producer.send(record(line)).await;
+            let delivery = tokio::select! {
+                delivery = producer.send(record(line)) => delivery,
+                () = shared.stop.notified() => return Ok(()),
+            };
             let delivery = delivery.map_err(|error| Failure::from(error).at_line(number))?;
             sent += 1;
             shared.sent.set(sent);

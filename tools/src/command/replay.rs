@@ -98,7 +98,8 @@ impl Replay<'_> {
             Speed::Times(_) => options.linger = LINGER_PACED,
         }
         let give_up = options.delivery_timeout;
-        let producer = context.client.producer(&self.args.topic, options).await?;
+        let opening = context.client.producer(&self.args.topic, options);
+        let producer = signals.unless(opening).await??;
         let player = Player::new();
         let bar = percent(self.progress.bytes);
         let moved = |produced: u64| {
@@ -106,24 +107,14 @@ impl Replay<'_> {
             bar.set_message(format!("{produced} acknowledged"));
         };
         let pace = Pace::new(self.args.speed);
-        let playing = player.play(&producer, feed, pace, moved);
-        let watching = patience::watch(&producer, give_up, || player.waiting());
-        tokio::pin!(playing, watching);
-        let mut ended = None;
-        let played = loop {
+        let playing = async {
             tokio::select! {
-                played = &mut playing => break played?,
-                never = &mut watching => match never {},
-                failure = signals.next() => {
-                    if ended.is_some() {
-                        return Err(failure);
-                    }
-                    ended = Some(failure);
-                    player.stop();
-                    output::note("stopping: waiting for what was sent; a second Ctrl-C ends at once");
-                }
+                played = player.play(&producer, feed, pace, moved) => played,
+                never = patience::watch(&producer, give_up, || player.waiting()) => match never {},
             }
         };
+        let (played, ended) = signals.finish(playing, || player.stop()).await?;
+        let played = played?;
         bar.finish_and_clear();
         print(context, &played, ended.is_some())?;
         match (played.failure, ended) {
@@ -154,9 +145,9 @@ fn print(context: &mut Context, played: &Played, interrupted: bool) -> Result<()
         context.out.flush()?;
     }
     output::note(&format!(
-        "{} records acknowledged in {:.3} s, {}/s; {} failed; sent late by {} ms (p99), {} ms (most); acknowledged \
+        "{} acknowledged in {:.3} s, {}/s; {} failed; sent late by {} ms (p99), {} ms (most); acknowledged \
          within {} us (p50), {} us (p99) of when they were due",
-        summary.produced,
+        output::counted(summary.produced, "record"),
         played.elapsed.as_secs_f64(),
         summary.records_per_s,
         summary.failed,

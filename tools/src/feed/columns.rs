@@ -44,13 +44,11 @@ impl Columns {
             None => times::column_of(rows.head()),
         };
         if time.is_none() && wanted.is_paced {
-            return Err(FeedError::MissingColumn {
-                column: "time".to_owned(),
-                hint: format!(
-                    "--time names another one of {}, and --speed max needs none",
-                    rows.head().join(", ")
-                ),
-            });
+            let hint = format!(
+                "--time names another one of {}, and --speed max needs none",
+                rows.names()
+            );
+            return Err(rows.missing("time", hint));
         }
         let unit = time.and_then(|at| Unit::of_name(&rows.head()[at]));
         let header = |name: &String| find(name).map(|at| (rows.head()[at].clone(), at));

@@ -27,10 +27,7 @@ pub fn open(path: &Path) -> Result<CsvFeed, FeedError> {
     let mut columns = [0; 5];
     for (at, column) in columns.iter_mut().zip(COLUMNS) {
         let found = rows.head().iter().position(|name| name == column);
-        *at = found.ok_or_else(|| FeedError::MissingColumn {
-            column: column.to_owned(),
-            hint: format!("needed are {}", COLUMNS.join(", ")),
-        })?;
+        *at = found.ok_or_else(|| rows.missing(column, format!("needed are {}", COLUMNS.join(", "))))?;
     }
     Ok(CsvFeed {
         rows,
@@ -133,6 +130,6 @@ mod tests {
         }
         let missing = read(b"time_ms,symbol,kind,size\n").expect_err("no price");
         assert!(missing.contains("no column `price_1e4`"), "{missing}");
-        assert!(read(b"").expect_err("empty").contains("no column `time_ms`"));
+        assert_eq!(read(b"").expect_err("empty"), "the file is empty");
     }
 }

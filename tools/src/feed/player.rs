@@ -14,12 +14,15 @@ use tokio::sync::{Notify, mpsc};
 use tokio::time::{Instant, sleep_until};
 
 use crate::error::Failure;
-use crate::feed::replay::Pace;
+use crate::feed::replay::{Pace, wait_text};
+use crate::output;
 
 /// Chunks of a feed that wait to be sent.
 const CHUNKS_MAX: usize = 4;
 /// Records of a chunk of a file.
 pub const CHUNK_RECORDS: usize = 512;
+/// A wait that is longer than this is said, once: nobody looks at a silent terminal for decades.
+const LONG: Duration = Duration::from_secs(10);
 /// The longest time that is told apart, in microseconds: a day.
 const MICROS_MAX: u64 = 86_400_000_000;
 
@@ -179,6 +182,7 @@ impl Player {
         outcomes: mpsc::UnboundedSender<Result<Duration, ClientError>>,
     ) -> Result<(), Failure> {
         let started = Instant::now();
+        let mut said = false;
         while !self.stopped.get() {
             let chunk = tokio::select! {
                 chunk = feed.recv() => chunk,
@@ -186,10 +190,18 @@ impl Player {
             };
             let Some(chunk) = chunk else { return Ok(()) };
             for item in chunk? {
-                let due = pace
-                    .due(item.time_ns)
-                    .and_then(|after| started.checked_add(after));
-                if let Some(due) = due.filter(|&due| due > Instant::now()) {
+                let due = pace.due(item.time_ns).map(|after| started + after);
+                let wait = due.map_or(Duration::ZERO, |due| {
+                    due.saturating_duration_since(Instant::now())
+                });
+                if wait > LONG && !said {
+                    said = true;
+                    output::note(&format!(
+                        "next line is due in {}; --speed max sends without waiting",
+                        wait_text(wait)
+                    ));
+                }
+                if let Some(due) = due.filter(|_| !wait.is_zero()) {
                     tokio::select! {
                         () = sleep_until(due) => {}
                         () = self.stop.notified() => {}

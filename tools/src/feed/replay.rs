@@ -20,8 +20,28 @@ impl std::str::FromStr for Speed {
         }
         match text.trim_end_matches('x').parse::<f64>() {
             Ok(times) if times.is_finite() && times > 0.0 => Ok(Speed::Times(times)),
-            _ => Err("a speed is a number above 0, or `max`".to_owned()),
+            _ => Err("a speed is a finite number above 0, or `max`".to_owned()),
         }
+    }
+}
+
+/// The longest time that anything waits: longer than any run, and short enough that every clock can add it.
+pub const WAIT_MAX: Duration = Duration::from_secs(100 * 365 * 86_400);
+
+/// A number of seconds as a time to wait: what is longer than [`WAIT_MAX`], or no number, becomes that.
+#[must_use]
+pub fn after(seconds: f64) -> Duration {
+    Duration::try_from_secs_f64(seconds).map_or(WAIT_MAX, |after| after.min(WAIT_MAX))
+}
+
+/// A time to wait as a person reads it: to the second, and from two days on in days alone.
+#[must_use]
+pub fn wait_text(wait: Duration) -> String {
+    match wait.as_secs() {
+        // The schedule stands at its end, less what has passed since its start.
+        seconds if seconds + 86_400 * 365 > WAIT_MAX.as_secs() => "more than 99 years".to_owned(),
+        seconds if seconds >= 2 * 86_400 => format!("{}d", seconds / 86_400),
+        seconds => humantime::format_duration(Duration::from_secs(seconds)).to_string(),
     }
 }
 
@@ -43,14 +63,14 @@ impl Pace {
     }
 
     /// How long after the start an event is due, whose time is in nanoseconds. One that lies before the first is due at
-    /// once, and so is everything at [`Speed::Max`]: `None`.
+    /// once; at [`Speed::Max`] nothing is due at any time: `None`.
     pub fn due(&mut self, time_ns: u64) -> Option<Duration> {
         let first = *self.first_ns.get_or_insert(time_ns);
         match self.speed {
             Speed::Max => None,
             Speed::Times(times) => {
                 let seconds = time_ns.saturating_sub(first) as f64 / 1e9 / times;
-                Some(Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX))
+                Some(after(seconds))
             }
         }
     }
@@ -75,7 +95,34 @@ mod tests {
         assert_eq!(Pace::new(Speed::Max).due(u64::MAX), None);
         let mut slow = Pace::new(Speed::Times(f64::MIN_POSITIVE));
         slow.due(0);
-        assert_eq!(slow.due(u64::MAX), Some(Duration::MAX));
+        assert_eq!(slow.due(u64::MAX), Some(WAIT_MAX));
+    }
+
+    /// Seen once: a time that no clock could hold was taken for none, and everything was sent at once.
+    #[test]
+    fn however_slow_the_pace_is_it_is_kept() {
+        for times in [1e-300, f64::MIN_POSITIVE, 5e-324, 1e-9] {
+            let mut pace = Pace::new(Speed::Times(times));
+            assert_eq!(pace.due(7), Some(Duration::ZERO), "{times}");
+            assert_eq!(pace.due(7), Some(Duration::ZERO), "{times}");
+            let due = pace.due(20_740 * 86_400_000_000_000).expect("it is paced");
+            assert_eq!(due, WAIT_MAX, "{times}");
+            assert!(tokio::time::Instant::now().checked_add(due).is_some());
+        }
+        assert_eq!([f64::INFINITY, f64::NAN, -1.0].map(after), [WAIT_MAX; 3]);
+    }
+
+    #[test]
+    fn waits_are_told_in_one_unit_or_two() {
+        for (seconds, text) in [
+            (11, "11s"),
+            (3_725, "1h 2m 5s"),
+            (90_000, "1day 1h"),
+            (20_740 * 86_400 + 5, "20740d"),
+            (WAIT_MAX.as_secs() - 60, "more than 99 years"),
+        ] {
+            assert_eq!(wait_text(Duration::from_secs(seconds)), text);
+        }
     }
 
     #[test]
@@ -83,7 +130,9 @@ mod tests {
         assert_eq!("2".parse(), Ok(Speed::Times(2.0)));
         assert_eq!("0.5x".parse(), Ok(Speed::Times(0.5)));
         assert_eq!("max".parse(), Ok(Speed::Max));
-        for bad in ["0", "-1", "nan", "inf", "fast", ""] {
+        for bad in [
+            "0", "-0", "-1", "nan", "inf", "-inf", "1e400", "1e-400", "fast", "",
+        ] {
             assert!(bad.parse::<Speed>().is_err(), "{bad}");
         }
     }

@@ -11,16 +11,23 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use csv::ByteRecord;
 use flate2::bufread::MultiGzDecoder;
 
+use crate::output;
+
 /// The longest line that is read, in bytes.
 pub const LINE_BYTES_MAX: usize = 64 << 10;
 
 const GZIP_MAGIC: [u8; 2] = [0x1f, 0x8b];
+/// How many names of columns a message has, and how many characters of each, or of a field.
+const NAMES_SHOWN: usize = 20;
+const CHARS_SHOWN: usize = 60;
 
 /// Why a recorded feed cannot be read.
 #[derive(Debug)]
 pub enum FeedError {
     /// The file cannot be opened.
     Open(io::Error),
+    /// There is not even a first line, where columns were looked for.
+    Empty,
     /// The file cannot be read on, or unpacked.
     Read {
         /// The line, from 1.
@@ -59,6 +66,7 @@ impl std::fmt::Display for FeedError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             FeedError::Open(source) => write!(f, "{source}"),
+            FeedError::Empty => f.write_str("the file is empty"),
             FeedError::Read { line, source } => write!(f, "line {line}: {source}"),
             FeedError::MissingColumn { column, hint } => {
                 write!(f, "line 1: there is no column `{column}`; {hint}")
@@ -182,11 +190,31 @@ impl Rows {
         }
         match wanted.parse::<usize>() {
             Ok(number) if (1..=self.head.len()).contains(&number) => Ok(number - 1),
-            _ => Err(FeedError::MissingColumn {
-                column: wanted.to_owned(),
-                hint: format!("there are {}", self.head.join(", ")),
-            }),
+            _ => Err(self.missing(wanted, format!("there are {}", self.names()))),
         }
+    }
+
+    /// The error that a column is not there; `hint` says what there is, or what is needed.
+    #[must_use]
+    pub fn missing(&self, column: &str, hint: String) -> FeedError {
+        if self.head.is_empty() {
+            return FeedError::Empty;
+        }
+        FeedError::MissingColumn {
+            column: column.to_owned(),
+            hint,
+        }
+    }
+
+    /// The columns' names for a message: so many, and so much of each, as a person reads.
+    #[must_use]
+    pub fn names(&self) -> String {
+        let shown = self.head.iter().take(NAMES_SHOWN).map(|name| shortened(name));
+        let mut names = shown.collect::<Vec<_>>().join(", ");
+        if self.head.len() > NAMES_SHOWN {
+            names += &format!(" and {} more", self.head.len() - NAMES_SHOWN);
+        }
+        names
     }
 
     /// The next row; none at the end.
@@ -245,8 +273,12 @@ impl<'a> Row<'a> {
         let found = String::from_utf8_lossy(self.bytes(column));
         FeedError::Field {
             line: self.line,
-            column: self.head.get(column).cloned().unwrap_or_default(),
-            found: found.trim().chars().take(60).collect(),
+            column: self
+                .head
+                .get(column)
+                .map(|name| shortened(name))
+                .unwrap_or_default(),
+            found: shortened(found.trim()),
             wanted,
         }
     }
@@ -276,6 +308,14 @@ impl<'a> Row<'a> {
     }
 }
 
+/// What a message quotes of a text from a file.
+fn shortened(text: &str) -> String {
+    match text.char_indices().nth(CHARS_SHOWN) {
+        Some((end, _)) => format!("{}...", &text[..end]),
+        None => text.to_owned(),
+    }
+}
+
 fn error_of(error: csv::Error, reached: u64) -> FeedError {
     let line = error.position().map_or(reached, csv::Position::line);
     match error.into_kind() {
@@ -284,7 +324,10 @@ fn error_of(error: csv::Error, reached: u64) -> FeedError {
             expected_len, len, ..
         } => FeedError::Line {
             line,
-            why: format!("{len} fields where the first line has {expected_len}"),
+            why: format!(
+                "{} where the first line has {expected_len}",
+                output::counted(len, "field")
+            ),
         },
         other => FeedError::Line {
             line,
@@ -368,6 +411,32 @@ mod tests {
         assert!(missing.contains("`4`; there are t, key, 3"), "{missing}");
         let (rows, _) = open(file(b"1,a\n").path(), false).expect("opened");
         assert_eq!(rows.head(), ["1", "2"]);
+    }
+
+    /// Seen once: "there is no column `symbol`; there are", and then nothing.
+    #[test]
+    fn a_file_without_a_first_line_is_empty() {
+        for text in [&b""[..], b"\n", b"\n\r\n"] {
+            for has_head in [true, false] {
+                let (mut rows, _) = open(file(text).path(), has_head).expect("opened");
+                let missing = rows.column("symbol").expect_err("nothing there").to_string();
+                assert_eq!(missing, "the file is empty", "{text:?}");
+                assert!(rows.advance().expect("readable").is_none(), "{text:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_message_has_as_many_names_as_a_person_reads() {
+        let mut head = "x".repeat(100);
+        (0..30).for_each(|n| head += &format!(",c{n}"));
+        let (rows, _) = open(file(head.as_bytes()).path(), true).expect("opened");
+        let names = rows.names();
+        let first = format!("{}..., c0, c1", "x".repeat(60));
+        assert!(
+            names.starts_with(&first) && names.ends_with("c18 and 11 more"),
+            "{names}"
+        );
     }
 
     #[test]

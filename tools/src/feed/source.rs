@@ -86,7 +86,11 @@ impl Source {
 /// What a command ends with that cannot read its feed.
 #[must_use]
 pub fn failure(file: Option<&Path>, error: &FeedError) -> Failure {
-    let what = file.map_or("the built-in feed".to_owned(), |file| file.display().to_string());
+    let what = match file {
+        None => "the built-in feed".to_owned(),
+        Some(file) if file == Path::new("-") => "standard input".to_owned(),
+        Some(file) => file.display().to_string(),
+    };
     match error {
         FeedError::Open(source) if source.kind() == std::io::ErrorKind::NotFound => {
             Failure::file(what, source)

@@ -243,8 +243,12 @@ pub fn dropped_lines(out: &mut Out, rows: &[BatchRow]) -> Result<(), Failure> {
     let told = rows.iter().filter_map(|row| Some((row, row.dropped?)));
     for (row, dropped) in told {
         out.line(&format!(
-            "dropped, at offset {}: {} records of the parent's offsets {} to {}, and {} that the filter holds back",
-            row.base_offset, dropped.records, dropped.from, dropped.to, dropped.filtered
+            "dropped, at offset {}: {} of the parent's offsets {} to {}, and {} that the filter holds back",
+            row.base_offset,
+            output::counted(dropped.records, "record"),
+            dropped.from,
+            dropped.to,
+            dropped.filtered
         ))?;
     }
     Ok(())

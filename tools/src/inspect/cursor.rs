@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use tailwater_wire::ids::{Epoch, Offset};
 
 use crate::error::{Failure, exit};
@@ -58,8 +59,8 @@ pub fn run(out: &mut Out, format: Format, file: &Path) -> Result<(), Failure> {
 }
 
 fn report(file: &Path, bytes: &[u8]) -> Result<Report, String> {
-    let cursor: CursorFile =
-        serde_json::from_slice(bytes).map_err(|error| format!("not a cursor's position: {error}"))?;
+    let cursor: CursorFile = serde_json::from_slice(bytes)
+        .map_err(|_| format!("not a cursor's position: {}", what_is_wrong(bytes)))?;
     let part = |path: Option<&Path>| Some(path?.file_name()?.to_str()?.to_owned());
     let folder = file.parent();
     Ok(Report {
@@ -72,6 +73,34 @@ fn report(file: &Path, bytes: &[u8]) -> Result<Report, String> {
         epoch: cursor.epoch,
         next_offset: cursor.next_offset,
     })
+}
+
+/// In words, of bytes that are no [`CursorFile`].
+fn what_is_wrong(bytes: &[u8]) -> String {
+    if bytes.is_empty() {
+        return "the file is empty".to_owned();
+    }
+    let fields = match serde_json::from_slice(bytes) {
+        Ok(Value::Object(fields)) => fields,
+        Ok(_) => return "it is JSON, but no object with `epoch` and `next_offset`".to_owned(),
+        Err(error) => {
+            return format!(
+                "it is not JSON (line {}, column {})",
+                error.line(),
+                error.column()
+            );
+        }
+    };
+    let is = |name: &str, sound: fn(&Value) -> bool, wanted: &str| match fields.get(name) {
+        None => Some(format!("`{name}` is missing")),
+        Some(value) if !sound(value) => Some(format!("`{name}` is not {wanted}")),
+        Some(_) => None,
+    };
+    let is_epoch = |value: &Value| serde_json::from_value::<Epoch>(value.clone()).is_ok();
+    let is_offset = |value: &Value| value.is_u64();
+    is("epoch", is_epoch, "16 hexadecimal digits")
+        .or_else(|| is("next_offset", is_offset, "a whole number from 0"))
+        .unwrap_or_else(|| "it has more than `epoch` and `next_offset`, once each".to_owned())
 }
 
 #[cfg(test)]
@@ -94,14 +123,32 @@ mod tests {
 
     #[test]
     fn damage_is_named() {
-        for bytes in [
-            &b""[..],
-            &[0; 48],
-            br#"{"epoch":"6795","next_offset":1}"#,
-            br#"{"epoch":"67953471cc57a32a"}"#,
+        for (bytes, wrong) in [
+            (&b""[..], "the file is empty"),
+            (&[0; 48], "it is not JSON (line 1, column 1)"),
+            (b"127.0.0.1 localhost\n", "it is not JSON (line 1, column 6)"),
+            (b"{\"epoch\":\"67953471cc57", "it is not JSON (line 1, column 22)"),
+            (b"[1]", "it is JSON, but no object with `epoch` and `next_offset`"),
+            (
+                br#"{"epoch":"6795","next_offset":1}"#,
+                "`epoch` is not 16 hexadecimal digits",
+            ),
+            (br#"{"epoch":"67953471cc57a32a"}"#, "`next_offset` is missing"),
+            (
+                br#"{"epoch":"67953471cc57a32a","next_offset":-1}"#,
+                "`next_offset` is not a whole number from 0",
+            ),
+            (
+                br#"{"epoch":"67953471cc57a32a","next_offset":1,"more":2}"#,
+                "it has more than `epoch` and `next_offset`, once each",
+            ),
+            (
+                br#"{"epoch":"67953471cc57a32a","next_offset":1,"next_offset":1}"#,
+                "it has more than `epoch` and `next_offset`, once each",
+            ),
         ] {
             let why = report(Path::new("x"), bytes).expect_err("damaged");
-            assert!(why.starts_with("not a cursor's position"), "{why}");
+            assert_eq!(why, format!("not a cursor's position: {wrong}"));
         }
     }
 }

@@ -89,14 +89,22 @@ impl Node {
             .collect()
     }
 
+    /// Sends it a signal.
+    pub fn signal(&self, name: &str) {
+        signal(self.process.id(), name);
+    }
+
     /// Sends it a signal, and waits for its exit code.
     pub fn end(&mut self, signal: &str) -> Option<i32> {
-        let kill = Command::new("kill")
-            .args([signal, &self.process.id().to_string()])
-            .status();
-        assert!(kill.expect("kill").success());
+        self.signal(signal);
         self.process.wait().expect("it ended").code()
     }
+}
+
+/// Sends a signal, as `-INT`, to a process.
+pub fn signal(process: u32, name: &str) {
+    let kill = Command::new("kill").args([name, &process.to_string()]).status();
+    assert!(kill.expect("kill").success());
 }
 
 impl Drop for Node {
