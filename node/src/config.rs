@@ -291,6 +291,29 @@ mod tests {
     use super::*;
 
     #[test]
+    fn the_document_has_every_key_with_its_default() {
+        let document = include_str!("../../docs/configuration.md");
+        let block = document
+            .split("```toml")
+            .nth(1)
+            .and_then(|rest| rest.split("```").next());
+        let block = block.expect("a block of TOML");
+        let config: NodeConfig = toml::from_str(block).expect("a configuration");
+        assert_eq!(config, NodeConfig::default());
+        let default = format!("{config:#?}");
+        let keys = default
+            .lines()
+            .filter_map(|line| line.trim().split_once(": "))
+            .map(|(key, _)| key)
+            .filter(|key| *key != "clock");
+        for key in keys {
+            let is_there = [format!("{key} = "), format!("[{key}]")];
+            let is_there = is_there.iter().any(|text| block.contains(text));
+            assert!(is_there, "{key} is not in the document");
+        }
+    }
+
+    #[test]
     fn a_listener_beyond_loopback_is_refused_unless_it_is_asked_for() {
         let mut config = NodeConfig {
             listen: "0.0.0.0:7400".parse().expect("address"),
