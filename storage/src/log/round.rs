@@ -219,7 +219,7 @@ impl<D: Disk> PartitionLog<D> {
     async fn durable_file(&self) -> Option<D::File> {
         let path = {
             let state = self.state.borrow();
-            if state.options.durability == Durability::Written {
+            if state.options.durability == Durability::Written || !state.options.one_step {
                 return None;
             }
             let active = &state.segments.active;
