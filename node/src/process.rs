@@ -33,9 +33,8 @@ use crate::telemetry::exporter::Exporter;
 
 /// This node's number; others come with the cluster.
 const NODE_ID: u64 = 1;
-/// Files that a partition holds open: its active segment (twice, see `OpenMode::Durable`), one that is read, one that is
-/// made ready.
-const FILES_PER_PARTITION: u64 = 4;
+/// Files that a partition holds open: its active segment, one that is read, one that is made ready.
+const FILES_PER_PARTITION: u64 = 3;
 /// Files that the process holds open beside partitions and clients.
 const OTHER_FILES: u64 = 128;
 /// I/O memory that a shard asks for; less is taken where RLIMIT_MEMLOCK demands it.

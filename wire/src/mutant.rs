@@ -38,7 +38,6 @@ mutants! {
     SkipDirectorySync "skip-directory-sync" "A file replaced or a segment begun is not made durable under its name."
     RetryFailedFlush "retry-failed-flush" "A failed flush is tried again, and believed."
     AcknowledgeBeforeFlush "acknowledge-before-flush" "Producers are answered when the write has ended."
-    LoneWriteNotDurable "lone-write-not-durable" "The one step of a lone chunk is a write without its flush."
     BelieveFlushBesideFailed "believe-flush-beside-failed" "A flush counts although another one on the device failed beside it."
     PaddingNotZeroed "padding-not-zeroed" "The rest of a chunk's last block is what the buffer held before."
     RawCommitTime "raw-commit-time" "A batch is stamped with the clock's reading, also if that is below the one before."

@@ -296,9 +296,6 @@ impl Partitions {
         let options = LogOptions {
             owner_epoch: topic.owner_epochs.get(id.0 as usize).copied().unwrap_or_default(),
             durability: topic.spec.durability,
-            // Faster for one record now and then (480 us against 560), ten times slower for a steady feed to one partition
-            // (docs/measurements.md): the thread that ends such a write waits for the core that the shard works on.
-            one_step: false,
             segment_bytes_first: self.config.segment_bytes_first,
             segment_bytes_max: self.config.segment_bytes_max,
             tail_cache: SharedTailCache::clone(&self.tail_cache),

@@ -40,7 +40,7 @@ const HELP: &[(&str, &str)] = &[
     ),
     (
         "log_fsync_seconds",
-        "One flush, shared by all partitions of a commit round; of a lone partition, its write and flush.",
+        "One flush, shared by all partitions of a commit round.",
     ),
     (
         "log_roll_seconds",

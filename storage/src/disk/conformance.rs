@@ -38,7 +38,6 @@ cases! {
     a_shared_buffer_is_readable_during_and_after_its_write
     a_dropped_write_still_happens
     a_dropped_batch_still_happens
-    a_durable_write_is_a_write_like_others
     preparing_zeroes_and_lengthens
     an_overwrite_of_prepared_space_keeps_the_length
     length_is_cut_and_extended
@@ -304,21 +303,6 @@ async fn a_dropped_batch_still_happens<D: Disk>(disk: D, dir: PathBuf) {
     drop(disk.write_many((0..16).map(op).collect()));
     settled::<D>(&file, 16 * B).await;
     assert_eq!(whole::<D>(&file).await, bytes.repeat(16));
-}
-
-async fn a_durable_write_is_a_write_like_others<D: Disk>(disk: D, dir: PathBuf) {
-    let path = dir.join("a");
-    refused(disk.open(&path, OpenMode::Durable).await, DiskErrorKind::NotFound);
-    let file = create(&disk, &path).await;
-    file.prepare(0, 2 * B).await.unwrap();
-    let durable = disk.open(&path, OpenMode::Durable).await.unwrap();
-    let bytes = pattern(6, 2 * BLOCK);
-    write::<D>(&durable, 0, &bytes).await;
-    assert_eq!(durable.read_at(0, 2 * BLOCK).await.unwrap(), bytes);
-    assert_eq!(whole::<D>(&file).await, bytes, "the other handle sees it");
-    drop(durable.write_at(&shared::<D>(&file, &bytes), 2 * B));
-    settled::<D>(&file, 4 * B).await;
-    assert_eq!(disk.failed_flushes(), 0);
 }
 
 /// Waits, for at most some seconds of disk time, until this many bytes have been written.

@@ -58,10 +58,6 @@ pub enum OpenMode {
     ReadWrite,
     /// A new file, to read and write; an existing one is an error.
     CreateNew,
-    /// An existing file, to read and write; each of its writes is durable when it returns, as if a [`File::sync`] of
-    /// [`FlushScope::File`] had followed (O_DSYNC). One step where a write and a flush are two, and the device may do
-    /// with less than a flush. A write that fails counts as a failed flush.
-    Durable,
 }
 
 /// One name in a directory.

@@ -27,9 +27,6 @@ pub struct LogOptions {
     pub owner_epoch: OwnerEpoch,
     /// When waiters are released.
     pub durability: Durability,
-    /// Whether a small chunk that is alone in its round is written and flushed in one step. The kernel ends such a write in
-    /// a thread of its own, on the core that its interrupt came in on.
-    pub one_step: bool,
     /// The first segment's size in bytes, rounded up to blocks; each next one is twice as large.
     pub segment_bytes_first: u64,
     /// The greatest segment's size; only a batch that does not fit makes a larger one.
@@ -49,7 +46,6 @@ impl Default for LogOptions {
         LogOptions {
             owner_epoch: OwnerEpoch(1),
             durability: Durability::Fsync,
-            one_step: true,
             segment_bytes_first: 1 << 20,
             segment_bytes_max: 64 << 20,
             index_interval_bytes: 64 << 10,

@@ -87,7 +87,6 @@ impl<D: Disk> Opener<'_, D> {
         };
         let old = Active {
             file,
-            durable: None,
             path,
             position: capacity,
             capacity,

@@ -4,10 +4,9 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use tailwater_wire::ids::{CommitTime, Offset};
-use tailwater_wire::meta::Durability;
 use tailwater_wire::mutant::{Mutant, planted};
 
-use crate::disk::device::{Disk, DiskError, DiskResult, File, FlushScope, OpenMode, WriteOp};
+use crate::disk::device::{Disk, DiskError, DiskResult, File, FlushScope, WriteOp};
 use crate::disk::flush_watch::FlushWatch;
 use crate::disk::latch::{LatchStep, Latched};
 use crate::error::CommitError;
@@ -16,11 +15,6 @@ use crate::log::state::Taken;
 use crate::log::{AbandonGuard, PartitionLog};
 use crate::segment::appender::pack;
 use crate::tail_cache::CachedChunk;
-
-/// A lone chunk up to this size is written and flushed in one step. The kernel ends such a write on the core that its
-/// interrupt came in on, in a thread that has to wait there for a busy shard; a flush of its own runs wherever there is
-/// room. Small chunks are those of a shard with little to do.
-const DURABLE_BYTES_MAX: u64 = 64 << 10;
 
 /// What a round did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -41,9 +35,9 @@ pub struct RoundOutcome {
     pub bytes: u64,
     /// How long beginning segments took.
     pub roll_time: Duration,
-    /// How long the writes took, packing included; nothing where write and flush were one step.
+    /// How long the writes took, packing included.
     pub write_time: Duration,
-    /// How long the flush took, or the one step that was both.
+    /// How long the flush took.
     pub flush_time: Duration,
 }
 
@@ -55,17 +49,11 @@ struct Part<'a, D: Disk> {
     guard: AbandonGuard<'a, D>,
 }
 
-/// How a round's writes and its flush ended, and when the flush began, if that was a step of its own.
-struct Ended {
-    writes: Vec<DiskResult<()>>,
-    flush: Option<DiskResult<()>>,
-    written_at: Option<Duration>,
-}
-
 /// Commits what is pending in these logs (up to 1 MiB of each): begins segments where needed, one after another (see
-/// [`PartitionLog::roll_if_needed`], which does it beforehand and beside the rounds of others), writes all chunks at once, flushes once (or each file, where a flush covers no more: `Disk::flush_scope`), publishes the new frontiers, wakes
-/// who waits. A small chunk that is alone in its round is written and flushed in one step. One round of a log runs at a time; a
-/// log that is in another round is passed over. All logs lie on `disk`'s one filesystem.
+/// [`PartitionLog::roll_if_needed`], which does it beforehand and beside the rounds of others), writes all chunks at once,
+/// flushes once (or each file, where a flush covers no more: `Disk::flush_scope`), publishes the new frontiers, wakes who
+/// waits. One round of a log runs at a time; a log that is in another round is passed over. All logs lie on `disk`'s one
+/// filesystem.
 ///
 /// To be awaited to its end: dropping it half-way latches the logs it covers.
 pub async fn commit_round<D: Disk>(disk: &D, logs: &[Rc<PartitionLog<D>>], now: CommitTime) -> RoundOutcome {
@@ -95,17 +83,35 @@ pub async fn commit_round_timed<D: Disk>(
     if parts.is_empty() {
         return outcome;
     }
-    let ended = match &parts[..] {
-        [part] if part.taken.bytes <= DURABLE_BYTES_MAX => match part.log.durable_file().await {
-            Some(file) => write_durably(disk, part, file).await,
-            None => write_then_flush(disk, &parts, clock).await,
-        },
-        _ => write_then_flush(disk, &parts, clock).await,
-    };
-    let written = ended.written_at.unwrap_or(rolled);
+    let watch = FlushWatch::begin(disk);
+    let writes = disk.write_many(parts.iter().map(write_op::<D>).collect()).await;
+    let written = clock();
     outcome.write_time = written.saturating_sub(rolled);
+    for (part, write) in parts.iter().zip(&writes) {
+        if write.is_ok() {
+            part.log.publish_written(&part.taken);
+        }
+    }
+    let written_logs: Vec<_> = parts
+        .iter()
+        .zip(&writes)
+        .filter(|(_, write)| write.is_ok())
+        .map(|(part, _)| part.log)
+        .collect();
+    let flush = match written_logs.first() {
+        Some(log) => Some(
+            flush(disk, &written_logs)
+                .await
+                .and_then(|()| watch.check(disk, &log.dir)),
+        ),
+        None => None,
+    };
+    let flush = match flush {
+        Some(Err(_)) if planted(Mutant::RetryFailedFlush) => Some(self::flush(disk, &written_logs).await),
+        flush => flush,
+    };
     outcome.flush_time = clock().saturating_sub(written);
-    for (part, fate) in parts.into_iter().zip(fates(ended.writes, ended.flush)) {
+    for (part, fate) in parts.into_iter().zip(fates(writes, flush)) {
         part.guard.end();
         match fate {
             Fate::Flushed => {
@@ -125,51 +131,6 @@ pub async fn commit_round_timed<D: Disk>(
         }
     }
     outcome
-}
-
-/// One chunk, in the one step that is both its write and its flush: all before it was flushed by its own rounds, so nothing
-/// else waits for this flush. A lone record is acknowledged one wake-up earlier that way.
-async fn write_durably<D: Disk>(disk: &D, part: &Part<'_, D>, file: D::File) -> Ended {
-    let watch = FlushWatch::begin(disk);
-    let write = file.write_at(&part.chunk, part.taken.position).await;
-    if write.is_ok() {
-        part.log.publish_written(&part.taken);
-    }
-    Ended {
-        flush: write.is_ok().then(|| watch.check(disk, &part.log.dir)),
-        writes: vec![write],
-        written_at: None,
-    }
-}
-
-async fn write_then_flush<D: Disk>(disk: &D, parts: &[Part<'_, D>], clock: &dyn Fn() -> Duration) -> Ended {
-    let watch = FlushWatch::begin(disk);
-    let writes = disk.write_many(parts.iter().map(write_op::<D>).collect()).await;
-    let written_at = Some(clock());
-    let mut written_logs = Vec::with_capacity(parts.len());
-    for (part, write) in parts.iter().zip(&writes) {
-        if write.is_ok() {
-            part.log.publish_written(&part.taken);
-            written_logs.push(part.log);
-        }
-    }
-    let flush = match written_logs.first() {
-        Some(log) => Some(
-            flush(disk, &written_logs)
-                .await
-                .and_then(|()| watch.check(disk, &log.dir)),
-        ),
-        None => None,
-    };
-    let flush = match flush {
-        Some(Err(_)) if planted(Mutant::RetryFailedFlush) => Some(self::flush(disk, &written_logs).await),
-        flush => flush,
-    };
-    Ended {
-        writes,
-        flush,
-        written_at,
-    }
 }
 
 /// Makes what was written to these logs durable. One failure is everyone's, also where each file is flushed by itself: it
@@ -212,36 +173,6 @@ fn write_op<D: Disk>(part: &Part<'_, D>) -> WriteOp<D::File> {
 impl<D: Disk> PartitionLog<D> {
     fn active_file(&self) -> D::File {
         self.state.borrow().segments.active.file.clone()
-    }
-
-    /// The active segment, opened so that each write is durable; once for each segment. `None` where readers of a `written`
-    /// topic wait for the write and not for the flush, and while it cannot be opened: two steps do the same.
-    async fn durable_file(&self) -> Option<D::File> {
-        let path = {
-            let state = self.state.borrow();
-            if state.options.durability == Durability::Written || !state.options.one_step {
-                return None;
-            }
-            let active = &state.segments.active;
-            if active.durable.is_some() {
-                return active.durable.clone();
-            }
-            active.path.clone()
-        };
-        // Nothing rolls during a round, so it is still the active segment afterwards.
-        let mode = if planted(Mutant::LoneWriteNotDurable) {
-            OpenMode::ReadWrite
-        } else {
-            OpenMode::Durable
-        };
-        let opened = self.disk.open(&path, mode).await.ok();
-        self.state
-            .borrow_mut()
-            .segments
-            .active
-            .durable
-            .clone_from(&opened);
-        opened
     }
 
     fn publish_written(&self, taken: &Taken) {

@@ -35,8 +35,6 @@ pub struct Prepared<F> {
 pub struct Active<F> {
     /// Open to read and write.
     pub file: F,
-    /// The same file, opened so that each write is durable; once a round has wanted it.
-    pub durable: Option<F>,
     /// Its name.
     pub path: PathBuf,
     /// Its header.
@@ -189,7 +187,6 @@ pub async fn begin<D: Disk>(
         .map_err(BeginError::Failed)?;
     Ok(Active {
         file,
-        durable: None,
         path,
         header,
         position,

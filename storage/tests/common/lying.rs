@@ -28,10 +28,7 @@ pub struct Lying<const LIE: u8>(pub MemoryDisk);
 
 /// A file of it.
 #[derive(Clone)]
-pub struct LyingFile<const LIE: u8> {
-    file: MemoryFile,
-    durable: bool,
-}
+pub struct LyingFile<const LIE: u8>(MemoryFile);
 
 impl<const LIE: u8> Disk for Lying<LIE> {
     type File = LyingFile<LIE>;
@@ -45,19 +42,12 @@ impl<const LIE: u8> Disk for Lying<LIE> {
     }
 
     async fn open(&self, path: &Path, mode: OpenMode) -> DiskResult<LyingFile<LIE>> {
-        let durable = mode == OpenMode::Durable;
-        // What lies about its flushes lies about those of its writes.
-        let mode = match mode {
-            OpenMode::Durable if LIE == SKIP_SYNC => OpenMode::ReadWrite,
-            mode => mode,
-        };
-        let file = self.0.open(path, mode).await?;
-        Ok(LyingFile { file, durable })
+        self.0.open(path, mode).await.map(LyingFile)
     }
 
     async fn write_many(&self, writes: Vec<WriteOp<LyingFile<LIE>>>) -> Vec<DiskResult<()>> {
         let inner = |write: WriteOp<LyingFile<LIE>>| WriteOp {
-            file: write.file.file,
+            file: write.file.0,
             position: write.position,
             buf: write.buf,
         };
@@ -105,7 +95,7 @@ impl<const LIE: u8> File for LyingFile<LIE> {
     type Shared = Bytes;
 
     fn alloc(&self, len: usize) -> Vec<u8> {
-        self.file.alloc(len)
+        self.0.alloc(len)
     }
 
     fn freeze(buf: Vec<u8>) -> Bytes {
@@ -117,14 +107,11 @@ impl<const LIE: u8> File for LyingFile<LIE> {
     }
 
     async fn write_at(&self, buf: &Bytes, position: u64) -> DiskResult<()> {
-        if LIE == STALL_SYNC && self.durable && STALLED.get() {
-            return std::future::pending().await;
-        }
-        self.file.write_at(buf, position).await
+        self.0.write_at(buf, position).await
     }
 
     async fn read_at(&self, position: u64, len: usize) -> DiskResult<Bytes> {
-        self.file.read_at(position, len).await
+        self.0.read_at(position, len).await
     }
 
     async fn sync(&self) -> DiskResult<()> {
@@ -134,18 +121,18 @@ impl<const LIE: u8> File for LyingFile<LIE> {
         if LIE == STALL_SYNC && STALLED.get() {
             return std::future::pending().await;
         }
-        self.file.sync().await
+        self.0.sync().await
     }
 
     async fn prepare(&self, from: u64, to: u64) -> DiskResult<()> {
-        self.file.prepare(from, to).await
+        self.0.prepare(from, to).await
     }
 
     async fn len(&self) -> DiskResult<u64> {
-        self.file.len().await
+        self.0.len().await
     }
 
     async fn set_len(&self, len: u64) -> DiskResult<()> {
-        self.file.set_len(len).await
+        self.0.set_len(len).await
     }
 }

@@ -1,23 +1,20 @@
 //! What fails on the disk, and what the log does about it: latch, refuse, take back; never try again.
 
-use std::cell::Cell;
 use std::path::Path;
-use std::time::Duration;
 
 use futures_lite::future::{block_on, poll_once};
-use tailwater_storage::disk::device::{Disk, DiskErrorKind};
+use tailwater_storage::disk::device::DiskErrorKind;
 use tailwater_storage::disk::latch::LatchStep;
 use tailwater_storage::disk::memory::{CrashPlan, MemoryDisk, OpKind};
 use tailwater_storage::error::{AppendError, CommitError, OpenError, ProducerError};
 use tailwater_storage::log::PartitionLog;
-use tailwater_storage::log::options::{LogIdentity, LogOptions};
-use tailwater_storage::log::round::{commit_round, commit_round_timed};
+use tailwater_storage::log::options::LogIdentity;
+use tailwater_storage::log::round::commit_round;
 use tailwater_storage::slab::ReadLimits;
 use tailwater_wire::batch::view::BatchView;
 use tailwater_wire::checksum::crc;
 use tailwater_wire::ids::{Incarnation, Offset, PartitionId, Writer};
 use tailwater_wire::message::ProducerKey;
-use tailwater_wire::meta::Durability;
 
 use crate::lying::{Lying, STALL_SYNC, STALLED};
 use crate::support::*;
@@ -87,59 +84,6 @@ fn a_failed_write_latches_its_partition_alone() {
     // The failed write's waiter is told at once, also when it begins to wait only now.
     let late = logs[0].committed(Offset(1));
     assert!(matches!(block_on(late), Err(CommitError::OutcomeUnknown(_))));
-}
-
-// A lone chunk's write is its flush: whichever of the two failed, nothing of it is known to be there.
-#[test]
-fn a_lone_chunk_that_fails_latches_and_is_counted_as_a_failed_flush() {
-    for kind in [OpKind::Write, OpKind::Sync] {
-        let disk = MemoryDisk::new(1);
-        let (log, _) = try_open_as(&disk, "/topics/ticks/q0", identity(), options()).unwrap();
-        commit(&log, &disk, 1, 10, 1);
-        let wait = log.committed(append(&log, 1, 10, 2).end);
-        disk.fail_next(kind, "", DiskErrorKind::Io, 1);
-        let outcome = block_on(commit_round(&disk, std::slice::from_ref(&log), at(2)));
-        assert_eq!((outcome.latched, outcome.partitions), (1, 0), "{kind:?}");
-        assert!(matches!(block_on(wait), Err(CommitError::OutcomeUnknown(_))));
-        assert_eq!(disk.failed_flushes(), 1, "{kind:?}: other shards hear of it");
-        assert_eq!(log.high_water_mark(), Offset(1));
-    }
-}
-
-// Without the file that it needs for that, a round takes two steps.
-#[test]
-fn a_lone_chunk_is_one_step_where_that_is_possible_and_durable_in_any_case() {
-    for (durability, cannot_open) in [
-        (Durability::Fsync, false),
-        (Durability::Fsync, true),
-        (Durability::Written, false),
-    ] {
-        let disk = MemoryDisk::new(1);
-        let with = LogOptions {
-            durability,
-            ..options()
-        };
-        let (log, _) = try_open_as(&disk, "/topics/ticks/q0", identity(), with.clone()).unwrap();
-        if cannot_open {
-            disk.fail_next(OpKind::Open, "", DiskErrorKind::Io, 2);
-        }
-        for ms in 1..=2 {
-            let wait = log.committed(append(&log, 1, 10, ms).end);
-            let steps = Cell::new(0);
-            let clock = || {
-                steps.set(steps.get() + 1);
-                Duration::ZERO
-            };
-            let round = commit_round_timed(&disk, std::slice::from_ref(&log), at(ms), &clock);
-            assert_eq!(block_on(round).partitions, 1);
-            let two = durability == Durability::Written || cannot_open;
-            assert_eq!(steps.get(), 3 + u64::from(two), "begun, rolled, written, flushed");
-            block_on(wait).expect("acknowledged");
-            let after = disk.crash(CrashPlan::LoseAll);
-            let (found, _) = try_open_as(&after, "/topics/ticks/q0", identity(), with.clone()).unwrap();
-            check_content(&found, ms, &[]);
-        }
-    }
 }
 
 #[test]

@@ -39,7 +39,6 @@ fn finder(mutant: Mutant) -> Test {
         Mutant::SkipDirectorySync => storage(CRASHES, "nothing_acknowledged_is_lost"),
         Mutant::RetryFailedFlush => storage(LOG, "a_failed_flush_latches"),
         Mutant::AcknowledgeBeforeFlush => storage(LOG, "a_failed_flush_latches"),
-        Mutant::LoneWriteNotDurable => storage(LOG, "a_lone_chunk_is_one_step"),
         Mutant::BelieveFlushBesideFailed => storage(LOG, "a_flush_that_fails_beside"),
         Mutant::PaddingNotZeroed => storage(LOG, "append::"),
         Mutant::RawCommitTime => storage(LOG, "commit_times_never_go_back"),

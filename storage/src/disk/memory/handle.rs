@@ -130,7 +130,6 @@ struct Handle {
     number: u64,
     path: PathBuf,
     writable: bool,
-    durable: bool,
 }
 
 impl Drop for Handle {
@@ -164,11 +163,9 @@ impl Handle {
 
     fn write(&self, buf: &Bytes, position: u64) -> DiskResult<()> {
         self.check(OpKind::Write, position, buf.len() as u64)?;
-        let mut state = self.state.borrow_mut();
-        if self.durable {
-            return state.write_durably(self.number, &self.path, position, buf);
-        }
-        state.write(self.number, &self.path, position, buf)
+        self.state
+            .borrow_mut()
+            .write(self.number, &self.path, position, buf)
     }
 }
 
@@ -193,7 +190,6 @@ impl Disk for MemoryDisk {
                 number,
                 path: path.into(),
                 writable,
-                durable: mode == OpenMode::Durable,
             }),
         })
     }

@@ -3,8 +3,6 @@
 //! No step waits, and none draws from the seed unless it fails or its order is free: a run that is cut at one
 //! operation is the same as the uncut run up to there.
 
-mod flushes;
-
 use std::collections::BTreeMap;
 use std::path::Path;
 
@@ -200,17 +198,17 @@ impl State {
             OpKind::Open
         };
         let number = match (self.names.resolve(path), mode) {
-            (Some(Node::File(number)), OpenMode::Read | OpenMode::ReadWrite | OpenMode::Durable) => {
+            (Some(Node::File(number)), OpenMode::Read | OpenMode::ReadWrite) => {
                 self.look(kind, path)?;
                 number
             }
-            (Some(Node::Dir(_)), OpenMode::Read | OpenMode::ReadWrite | OpenMode::Durable) => {
+            (Some(Node::Dir(_)), OpenMode::Read | OpenMode::ReadWrite) => {
                 return failure(kind, path, DiskErrorKind::Io, "is a directory");
             }
             (Some(_), OpenMode::CreateNew) => {
                 return failure(kind, path, DiskErrorKind::AlreadyExists, "file exists");
             }
-            (None, OpenMode::Read | OpenMode::ReadWrite | OpenMode::Durable) => return not_found(kind, path),
+            (None, OpenMode::Read | OpenMode::ReadWrite) => return not_found(kind, path),
             (None, OpenMode::CreateNew) => {
                 let place = self.place(kind, path)?;
                 if self.free_blocks() == 0 {
@@ -300,6 +298,50 @@ impl State {
     pub(super) fn len(&mut self, file: u64, path: &Path) -> DiskResult<u64> {
         self.look(OpKind::Read, path)?;
         Ok(self.content(file).len())
+    }
+
+    /// One flush: all of this file, and where it is the device's, the overwrites of durable extents of every other.
+    fn flush(&mut self, file: u64, luck: &mut Luck) {
+        for (number, node) in &mut self.files {
+            match (*number == file, self.flush_scope) {
+                (true, _) => node.content.settle(Scope::Own, luck),
+                (false, FlushScope::Device) => node.content.settle(Scope::Shared, luck),
+                (false, FlushScope::File) => {}
+            }
+        }
+    }
+
+    /// A failed flush. What the device drops is not the file's alone, whatever a successful one would have covered.
+    fn doom(&mut self, file: u64) {
+        self.failed_flushes += 1;
+        for (number, node) in &mut self.files {
+            node.content.doom(if *number == file {
+                Scope::Own
+            } else {
+                Scope::Shared
+            });
+        }
+    }
+
+    pub(super) fn sync(&mut self, file: u64, path: &Path) -> DiskResult<()> {
+        match self.judge(OpKind::Sync, path) {
+            Verdict::Run => {
+                self.flush(file, &mut Luck::Good);
+                self.stats.syncs += 1;
+                Ok(())
+            }
+            Verdict::Fail(error) => {
+                self.doom(file);
+                Err(error)
+            }
+            Verdict::Cut(when, error) => {
+                if let Some(mut luck) = self.luck_of_cut(when) {
+                    self.flush(file, &mut luck);
+                }
+                Err(error)
+            }
+            Verdict::Off(error) => Err(error),
+        }
     }
 
     pub(super) fn prepare(&mut self, file: u64, path: &Path, from: u64, to: u64) -> DiskResult<()> {

@@ -445,27 +445,3 @@ fn failed_flushes_are_counted_and_other_failures_are_not() {
     block_on(disk.sync_dir(p("/d"))).unwrap_err();
     assert_eq!(disk.failed_flushes(), 3);
 }
-
-#[test]
-fn a_durable_write_survives_and_takes_nothing_else_along() {
-    let disk = disk();
-    let (a, b) = (prepared(&disk, "/d/a", 2), prepared(&disk, "/d/b", 1));
-    let durable = block_on(disk.open(p("/d/a"), OpenMode::Durable)).unwrap();
-    write(&b, 0, 7).unwrap();
-    write(&durable, 0, 8).unwrap();
-    write(&a, 1, 9).unwrap();
-    let after = disk.crash(CrashPlan::LoseAll);
-    assert_eq!(byte_at(&after, "/d/a", 0), Some(8));
-    assert_eq!(byte_at(&after, "/d/a", 1), Some(0), "what follows is not covered");
-    assert_eq!(
-        byte_at(&after, "/d/b", 0),
-        Some(0),
-        "a device may write one block past its cache and leave the rest there"
-    );
-    for kind in [OpKind::Write, OpKind::Sync] {
-        let before = disk.failed_flushes();
-        disk.fail_next(kind, "/d/a", DiskErrorKind::Io, 1);
-        write(&durable, 1, 1).unwrap_err();
-        assert_eq!(disk.failed_flushes(), before + 1, "{kind:?}");
-    }
-}

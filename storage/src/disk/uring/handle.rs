@@ -12,7 +12,6 @@ use std::rc::Rc;
 
 use bytes::Bytes;
 use glommio::io::{DmaBuffer, DmaFile, OpenOptions, ReadResult};
-use rustix::fs::OFlags;
 use send_wrapper::SendWrapper;
 
 use crate::disk::device::{
@@ -82,8 +81,6 @@ struct OpenFile {
     file: DmaFile,
     path: PathBuf,
     writable: bool,
-    /// Opened with O_DSYNC: a write that fails may be a flush that has failed.
-    durable: bool,
     disk: Rc<Shared>,
 }
 
@@ -121,14 +118,6 @@ impl AsRef<[u8]> for Owner<UringShared> {
 impl AsRef<[u8]> for Owner<ReadResult> {
     fn as_ref(&self) -> &[u8] {
         &self.0
-    }
-}
-
-#[cfg(test)]
-impl UringFile {
-    /// For tests that ask the kernel about it.
-    pub(super) fn descriptor(&self) -> std::os::fd::RawFd {
-        std::os::fd::AsRawFd::as_raw_fd(&self.open.file)
     }
 }
 
@@ -177,19 +166,19 @@ impl OpenFile {
             let (open, buf) = (self.clone(), buf.0.clone());
             task::start(async move {
                 let wanted = buf.len();
-                let result = match open.file.write_rc_at(buf, position).await {
-                    Ok(written) if written == wanted => return Ok(()),
-                    Ok(written) => Err(from_std(
+                let written = open
+                    .file
+                    .write_rc_at(buf, position)
+                    .await
+                    .map_err(open.failed("write"))?;
+                if written != wanted {
+                    return Err(from_std(
                         "write",
                         &open.path,
                         &zeros::short_write(written, wanted),
-                    )),
-                    Err(error) => Err(open.failed("write")(error)),
-                };
-                if open.durable {
-                    open.disk.failed_flushes.add(); // before anyone hears of it
+                    ));
                 }
-                result
+                Ok(())
             })
         });
         async move { started?.await }
@@ -235,19 +224,12 @@ impl Disk for UringDisk {
             // By its descriptor, not its name: glommio asks for the filesystem under a name a second time, and panics
             // when a rename or a removal came in between.
             let same = blocking::name_of(&found);
-            let durable = mode == OpenMode::Durable;
-            let mut options = OpenOptions::new();
-            options.read(true).write(writable);
-            if durable {
-                options.custom_flags(OFlags::DSYNC.bits() as i32);
-            }
-            let file = options.dma_open(same).await;
+            let file = OpenOptions::new().read(true).write(writable).dma_open(same).await;
             let file = file.map_err(|error| from_glommio("open", &path, error))?;
             Ok(OpenFile {
                 file,
                 path,
                 writable,
-                durable,
                 disk,
             })
         });

@@ -119,22 +119,3 @@ fn a_name_that_goes_away_during_an_open_is_no_panic() {
         assert!(opened > 0);
     });
 }
-
-// A durable write that is none would be acknowledged from the device's cache.
-#[test]
-fn a_file_opened_for_durable_writes_has_the_flag() {
-    const O_DSYNC: u32 = 0o10000;
-    on_executor(|dir| async move {
-        let disk = UringDisk::start(&dir, FailedFlushes::default()).await.unwrap();
-        let path = dir.join("a");
-        let plain = disk.open(&path, OpenMode::CreateNew).await.unwrap();
-        let durable = disk.open(&path, OpenMode::Durable).await.unwrap();
-        for (file, expected) in [(&plain, 0), (&durable, O_DSYNC)] {
-            let info = format!("/proc/self/fdinfo/{}", file.descriptor());
-            let info = std::fs::read_to_string(info).unwrap();
-            let flags = info.lines().find_map(|line| line.strip_prefix("flags:")).unwrap();
-            let flags = u32::from_str_radix(flags.trim(), 8).unwrap();
-            assert_eq!(flags & O_DSYNC, expected, "{info}");
-        }
-    });
-}
